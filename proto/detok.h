@@ -1,0 +1,40 @@
+/* detok.h - from token ids to text with an id-to-bytes table, so that the coordinator writes text without a tokenizer.
+ * Source   equals transformers' decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) for byte-level
+ *          BPE: bytes of the non-special ids, joined, then UTF-8 with each malformed maximal subpart replaced by U+FFFD.
+ * Layout   of the encoded table (little-endian): u32 magic "TDT1", u16 version (1), u16 zero, u32 n_vocab, u32 blob bytes, u64
+ *          XXH3-64 over all the rest, then LZ4 of: n_vocab x (LEB128 length * 2 + special bit), then the bytes of each id.
+ * Threads  a table is immutable after it is made; any thread may read it. */
+#ifndef FL_DETOK_H
+#define FL_DETOK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "proto/status.h"
+
+#define FL_VOCAB_MAX (1 << 22)
+
+typedef struct fl_detok fl_detok;
+
+/* Make a table of n_vocab ids from `bytes[offsets[i] .. offsets[i+1])` and special[i] (copied). n_vocab 0 is a model without
+ * tokenizer: every id gives empty text. */
+fl_status fl_detok_make(fl_detok **out, int32_t n_vocab, const uint8_t *bytes, const uint32_t *offsets, const bool *special, fl_err *err);
+void      fl_detok_free(fl_detok *table);                        /* accepts NULL */
+int32_t   fl_detok_vocab(const fl_detok *table);
+
+/* The bytes of one id, borrowed; *n_bytes is 0 for a special id when skip_special, and for ids outside the table. */
+const uint8_t *fl_detok_token(const fl_detok *table, int32_t id, bool skip_special, size_t *n_bytes);
+
+/* Wire form. encode: *out is malloc'ed, the caller frees. decode checks everything before it allocates. */
+fl_status fl_detok_encode(const fl_detok *table, uint8_t **out, size_t *n_bytes, fl_err *err);
+fl_status fl_detok_decode(fl_detok **out, const uint8_t *data, size_t n_bytes, fl_err *err);
+
+/* Bytes of the ids, specials skipped, not yet repaired UTF-8: *out is malloc'ed, the caller frees. */
+fl_status fl_detok_bytes(const fl_detok *table, const int32_t *ids, size_t n_ids, uint8_t **out, size_t *n_bytes, fl_err *err);
+
+/* Valid UTF-8 from any bytes, each malformed maximal subpart as one U+FFFD (as Python's errors="replace"). `*out` malloc'ed
+ * and NUL-terminated. *was_valid (NULL allowed) says whether nothing had to be replaced. */
+fl_status fl_utf8_repair(const uint8_t *bytes, size_t n_bytes, char **out, size_t *out_bytes, bool *was_valid, fl_err *err);
+bool      fl_utf8_valid(const uint8_t *bytes, size_t n_bytes);
+
+#endif
