@@ -4,6 +4,7 @@
  *          logits processors keep tokens: at least one; top_k keeps ties of the k-th to the lowest ids; top_p the smallest descending prefix with
  *          cumulative >= p; min_p relative to the best), one draw by inverse CDF.
  * Ties     always to the lowest id. Sums over sorted probabilities run in blocks of 256 of that order, then over blocks.
+ *          A draw runs over sorted order when top_k or top_p is on, else over id order, also in blocks of 256.
  * Random   Philox4x32-10 (Salmon et al. 2011): key = seed, counter = (index of the token, sample, low and high word of id_hash), u = (word 0 >> 8) * 2^-24.
  * Threads  a sampler belongs to one thread; it allocates only in sampler_open. */
 #ifndef ENGINE_SAMPLER_H
@@ -32,7 +33,8 @@ int32_t sampler_next(sampler *s, const float *logits, const sampling *p, const s
 /* The probabilities of sampler_next's last draw, for tests: [n_vocab] after the whole chain. */
 const float *sampler_probabilities(const sampler *s);
 
-/* Raw log-probability of `id`, and the n_top best (descending, ties to the lowest id), clamped to -9999. lse from ops->log_sum_exp. */
+/* Raw log-probability of `id`, and the n_top best (descending, ties to the lowest id; id -1 past the vocabulary's end), clamped to -9999. lse from
+ * ops->log_sum_exp. */
 void logprobs_of(const float *logits, int32_t n_vocab, float lse, int32_t id, int32_t n_top, float *logprob, int32_t *top_ids, float *top_logprobs);
 
 /* Philox4x32-10, and the uniform of DESIGN.md section 7. */
