@@ -68,7 +68,7 @@ fl_retry fl_status_retry(fl_status code)
     return (unsigned)code < FL_STATUS_COUNT ? table[code].retry : FL_RETRY_OURS;
 }
 
-_Noreturn void fl_assert_failed(const char *condition, const char *file, int line)
+void fl_assert_failed(const char *condition, const char *file, int line)
 {
     fprintf(stderr, "tokenfleet: broken assumption at %s:%d: %s\n", file, line, condition);
     abort();

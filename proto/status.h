@@ -49,6 +49,6 @@ fl_retry    fl_status_retry(fl_status code);
 
 /* A broken assumption of ours ends the process, also in release builds: the lease runs out, another attempt starts. */
 #define FL_ASSERT(condition) ((condition) ? (void)0 : fl_assert_failed(#condition, __FILE__, __LINE__))
-_Noreturn void fl_assert_failed(const char *condition, const char *file, int line);
+__attribute__((noreturn)) void fl_assert_failed(const char *condition, const char *file, int line);
 
 #endif
