@@ -70,7 +70,8 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
     X(U64,  7, unanswered_bytes, UINT64_MAX) \
     X(LIST, 8, leases, 65536)           /* held; each is renewed by this beat */ \
     X(U64,  9, preemptions, UINT64_MAX) \
-    X(U64, 10, draining, 1)
+    X(U64, 10, draining, 1) \
+    X(U64, 11, say_hello, 1)            /* coordinator -> : I do not know you (I restarted, or you were silent for long): send HELLO again */
 #define WIRE_RESULT_FIELDS(X)           /* worker -> ; 1 part: a piece of fl_result_encode's body */ \
     X(U64,  3, job, UINT64_MAX) \
     X(U64,  4, lease, UINT64_MAX) \

@@ -1,0 +1,67 @@
+/* row_table.h - which samples of a job's rows are done, held by a lease, or waiting: 16 bytes a row and 2 bits a sample, so that
+ * 10 M rows take about 170 MB.
+ * Order     waiting rows are always taken lowest first. A waiting row is in one of three queues: FRESH, SUSPECT (an engine ended under it:
+ *           it runs alone), ROOM (a worker had no room for it: it waits for a larger one).
+ * Threads   one. Pure memory. */
+#ifndef COORDINATOR_ROW_TABLE_H
+#define COORDINATOR_ROW_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "proto/ids.h"
+#include "proto/status.h"
+
+#define ROW_TABLE_ROWS_MAX UINT32_MAX
+typedef enum { ROW_QUEUE_FRESH, ROW_QUEUE_SUSPECT, ROW_QUEUE_ROOM, ROW_QUEUE_COUNT } row_queue;
+
+typedef struct row_table row_table;
+
+/* An empty table; n_rows_hint (0 allowed) saves growing. */
+fl_status row_table_open(row_table **out, uint64_t n_rows_hint, fl_err *err);
+void      row_table_close(row_table *t);                 /* accepts NULL */
+
+/* Append the next row: n_samples 1 .. FL_SAMPLES_MAX (a row refused at ingest: 1, then row_table_fail), sample_cost = tokens of
+ * work of one sample (its share of the prompt + max_tokens; at least 1 is taken). */
+fl_status row_table_add(row_table *t, uint32_t n_samples, uint64_t sample_cost, fl_err *err);
+
+/* Replay of committed records. true: this is news. false: the sample is done or the row has failed already.
+ * The row and sample must exist (row_table_has). */
+bool row_table_commit(row_table *t, row_index row, uint32_t sample);
+bool row_table_fail(row_table *t, row_index row);
+
+bool     row_table_has(const row_table *t, uint64_t row, uint64_t sample);
+bool     row_table_done(const row_table *t, row_index row, uint32_t sample);     /* this sample is committed */
+bool     row_table_failed(const row_table *t, row_index row);
+bool     row_table_finished(const row_table *t, row_index row);                  /* all samples committed, or failed */
+uint32_t row_table_samples(const row_table *t, row_index row);                   /* n */
+uint32_t row_table_cost(const row_table *t, row_index row);                      /* of one sample */
+uint64_t row_table_slot(const row_table *t, row_index row, uint32_t sample);     /* 0 .. row_table_n_slots - 1, dense in input order */
+uint64_t row_table_n_rows(const row_table *t);
+uint64_t row_table_n_slots(const row_table *t);
+uint64_t row_table_n_completed(const row_table *t);                              /* rows with all samples committed and no error */
+uint64_t row_table_n_failed(const row_table *t);
+uint64_t row_table_n_open(const row_table *t);                                   /* rows not finished */
+uint64_t row_table_n_waiting(const row_table *t);                                /* rows with a sample that nobody holds */
+uint64_t row_table_cost_waiting(const row_table *t);                             /* tokens of all waiting samples */
+uint64_t row_table_bytes(const row_table *t);
+
+/* For the core: leases hold samples. */
+bool      row_table_held(const row_table *t, row_index row, uint32_t sample);
+void      row_table_hold(row_table *t, row_index row, uint32_t sample);          /* neither done nor held before */
+void      row_table_release(row_table *t, row_index row, uint32_t sample);       /* a held sample waits again, unless its row has failed */
+bool      row_table_first(const row_table *t, row_queue queue, row_index *row);  /* lowest waiting row of a queue */
+bool      row_table_next(const row_table *t, row_queue queue, row_index after, row_index *row);
+uint64_t  row_table_queue_count(const row_table *t, row_queue queue);
+void      row_table_move(row_table *t, row_index row, row_queue queue);          /* where the row waits from now on */
+row_queue row_table_queue(const row_table *t, row_index row);
+
+/* What happened to the row so far (saturating). */
+uint32_t row_table_crashes(const row_table *t, row_index row);
+uint32_t row_table_stalls(const row_table *t, row_index row);
+uint32_t row_table_retries(const row_table *t, row_index row);
+void     row_table_add_crash(row_table *t, row_index row);
+void     row_table_add_stall(row_table *t, row_index row);
+void     row_table_add_retry(row_table *t, row_index row);
+
+#endif

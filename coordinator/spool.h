@@ -1,0 +1,35 @@
+/* spool.h - the coordinator's directory: its layout, its lock, and what file systems it may lie on.
+ * Layout   DIR (0700)/lock                      one line: the pid of the holder
+ *          DIR/journal.db (+ -wal)              journal.h
+ *          DIR/jobs/job-<16 hex>/ledger/*.seg   ledger.h
+ *          DIR/jobs/job-<16 hex>/...            what the shell keeps beside it (the job's lines)
+ * Threads  any; a spool is immutable after it is open. */
+#ifndef COORDINATOR_SPOOL_H
+#define COORDINATOR_SPOOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include "proto/ids.h"
+#include "proto/status.h"
+
+typedef struct spool spool;
+typedef enum { SPOOL_CREATE = 1, SPOOL_READ_ONLY = 2, SPOOL_UNSAFE = 4 } spool_flag;
+
+/* Open DIR. SPOOL_CREATE makes it (and jobs/) when missing; without it FL_NOT_FOUND. Unless SPOOL_READ_ONLY, takes the lock: waits up to 5 s, then
+ * FL_CONFLICT with the holder's pid. A network file system is FL_UNSUPPORTED unless SPOOL_UNSAFE. */
+fl_status spool_open(spool **out, const char *dir, unsigned flags, fl_err *err);
+void      spool_close(spool *s);                         /* accepts NULL; gives the lock back */
+const char *spool_dir(const spool *s);
+
+/* Paths, malloc'ed; NULL without memory. `file` may be NULL: the job's folder. */
+char *spool_path(const spool *s, const char *file);
+char *spool_job_path(const spool *s, job_id job, const char *file);
+
+/* Make jobs/JOB/ (0700, synced). FL_CONFLICT when it exists. remove: the folder and all in it, synced; FL_OK when absent. */
+fl_status spool_job_create(const spool *s, job_id job, fl_err *err);
+fl_status spool_job_remove(const spool *s, job_id job, fl_err *err);
+
+/* fsync a folder, so that what was created or renamed in it stays. */
+fl_status spool_sync_dir(const char *dir, fl_err *err);
+
+#endif
