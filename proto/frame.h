@@ -23,12 +23,14 @@ typedef struct {
     const uint8_t *payload;      /* borrowed from the decoded buffer */
 } fl_frame;
 
-/* Write the 24-byte header for a payload made of `n_parts` pieces that follow it back to back. Returns the checksum. */
+/* Write the 24-byte header for a payload made of `n_parts` pieces that follow it back to back. Returns the checksum. More
+ * than FL_FRAME_PAYLOAD_MAX bytes is a broken assumption of the caller's (FL_ASSERT). */
 typedef struct { const void *data; size_t bytes; } fl_bytes;
 uint64_t fl_frame_header(uint8_t header[FL_FRAME_HEADER_BYTES], uint16_t kind, const fl_bytes *parts, int n_parts, uint64_t chain);
 
 /* Decode the frame at the start of `data`. FL_OK: `*frame` borrows from data, and header + payload_bytes are consumed.
- * FL_AGAIN: a prefix of a good frame (more bytes are needed). FL_CORRUPT: not a frame, too long, or a wrong checksum. */
+ * FL_AGAIN: a prefix of a good frame (more bytes are needed); once the header is there, kind, payload_bytes and checksum
+ * are filled. FL_CORRUPT: not a frame, too long, or a wrong checksum. */
 fl_status fl_frame_decode(fl_frame *frame, const uint8_t *data, size_t n_bytes, uint64_t chain, fl_err *err);
 
 #endif

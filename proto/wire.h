@@ -6,6 +6,9 @@
  *          the tables below under their keys. A field is left out when it is zero or empty; an unknown key is skipped; another
  *          version, a wrong type, a value over its bound or a missing part is FL_CORRUPT. Array and map counts are
  *          checked against the bytes that remain before msgpack sees the header.
+ * Shape    all lists of one message are parallel: of one length. GRANT has as many parts as its lists have entries, DETOK and
+ *          RESULT one, REQUEST and REPLY at most one, the others none. A message of ours that breaks a bound or a shape is
+ *          FL_INVALID, a foreign one FL_CORRUPT.
  * Memory   a decoded message borrows strings and parts from the bytes it was decoded from; lists live in its arena.
  * Threads  plain functions. */
 #ifndef FL_WIRE_H
@@ -158,7 +161,8 @@ wire_str    wire_text(const char *text);                 /* borrow a C string */
 
 /* A message stream over a socket pair or pipe (blocking descriptors are fine; one reader and one writer thread each).
  * send writes the whole message. recv returns one message that lives in `arena` (reset it between messages); FL_CLOSED at the end of
- * the stream between messages, FL_CORRUPT inside one. poll(2) on fd may be used before recv. */
+ * the stream between messages, FL_CORRUPT inside one; send gives FL_CLOSED when the peer is gone (no SIGPIPE on a socket; for a pipe the
+ * process ignores it). After any failure but send's FL_INVALID the stream is lost: close it. poll(2) on fd may be used before recv. */
 fl_status wire_send_fd(int fd, const wire_msg *msg, fl_err *err);
 fl_status wire_recv_fd(int fd, wire_msg *msg, fl_arena *arena, fl_err *err);
 
