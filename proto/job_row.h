@@ -18,6 +18,8 @@
 #define FL_STOP_BYTES_MAX 1024                 /* of one stop string */
 #define FL_STOP_IDS_MAX 64
 #define FL_LINE_BYTES_MAX (64u * 1024 * 1024)
+#define FL_ROW_MODEL_MAX 512                   /* bytes of `model` */
+#define FL_PROMPT_TOKENS_DEFAULT 16            /* max_tokens of a prompt that gives none */
 
 typedef enum { ROW_COMPLETION, ROW_CHAT } fl_row_endpoint;
 typedef enum { ROW_PROMPT_TEXT, ROW_PROMPT_IDS, ROW_PROMPT_MESSAGES } fl_row_prompt;
@@ -45,7 +47,8 @@ typedef struct {
     float min_p;                               /* [0, 1] */
     float repetition_penalty;                  /* (0, 100] */
     float presence_penalty, frequency_penalty; /* [-2, 2], 0 when absent */
-    int32_t max_tokens;                        /* >= 1; 0 only with echo; of max_tokens and max_completion_tokens */
+    int32_t max_tokens;                        /* >= 1; 0 only with echo; of max_tokens and max_completion_tokens, which wins. Not
+                                                  given: FL_PROMPT_TOKENS_DEFAULT for prompts, 0 (the rest of the context) for chats */
     int32_t min_tokens;                        /* 0 .. max_tokens */
     int32_t n;                                 /* 1 .. FL_SAMPLES_MAX */
     uint64_t seed;                             /* any 64-bit integer, signed ones wrap */
@@ -63,9 +66,13 @@ typedef struct { fl_row_error code; size_t offset; char text[240]; } fl_row_faul
 /* Parse the line (without its line feed; a trailing 0x0D is dropped here; UTF-8 BOM is the caller's affair). `defaults` is NULL or the
  * job's --set object as JSON text, a body field for rows that lack it. physical_line counts from 1 and names a row without custom_id.
  * Returns ROW_OK and a row to be freed with fl_row_free, or the code with *fault filled; row->custom_id is then set
- * where it could be read and NULL elsewhere (free it all the same). */
+ * where it could be read and NULL elsewhere (free it all the same). The line is checked as json_scan.h says. A row error is a function of the row,
+ * so running out of memory ends the process; a line of n bytes takes at most 4 n of it (ids), beside 32 MB for keys. */
 fl_row_error fl_row_parse(fl_row *row, const char *line, size_t n_bytes, uint64_t physical_line, const char *defaults, fl_row_fault *fault);
 void         fl_row_free(fl_row *row);                   /* accepts a zeroed row */
+
+/* Check a --set object by itself: an object of known body fields (not prompt or messages) whose values are good for prompts or for chats. */
+fl_row_error fl_row_defaults_check(const char *defaults, fl_row_fault *fault);
 bool         fl_line_is_blank(const char *line, size_t n_bytes);   /* JSON white space only */
 
 #endif
