@@ -1,0 +1,66 @@
+#include "coordinator/progress.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TERMINAL_EVERY_MS 250
+#define PLAIN_EVERY_MS 5000
+
+void progress_init(progress *p, int64_t now_ms, bool terminal)
+{
+    memset(p, 0, sizeof *p);
+    p->terminal = terminal;
+    p->first_ms = now_ms;
+    p->next_ms = now_ms + (terminal ? 0 : PLAIN_EVERY_MS);
+}
+
+void progress_duration(char *out, size_t n_bytes, int64_t seconds)
+{
+    if (seconds < 60) snprintf(out, n_bytes, "%" PRId64 "s", seconds);
+    else if (seconds < 3600) snprintf(out, n_bytes, "%" PRId64 "m%02" PRId64 "s", seconds / 60, seconds % 60);
+    else snprintf(out, n_bytes, "%" PRId64 "h%02" PRId64 "m", seconds / 3600, seconds / 60 % 60);
+}
+
+/* Note the numbers of now; *tokens_per_s over the window and the seconds left at its pace (-1 = not known yet). */
+static int64_t take_pace(progress *p, int64_t now_ms, const progress_numbers *n, double *tokens_per_s)
+{
+    int at = p->n_window % PROGRESS_WINDOW, oldest = p->n_window < PROGRESS_WINDOW ? 0 : at;
+    int64_t since_ms = p->n_window ? now_ms - p->window[oldest].at_ms : 0;
+    uint64_t tokens = p->n_window && n->tokens > p->window[oldest].tokens ? n->tokens - p->window[oldest].tokens : 0;
+    *tokens_per_s = since_ms > 0 ? (double)tokens * 1000.0 / (double)since_ms : 0.0;
+    int newest = (p->n_window + PROGRESS_WINDOW - 1) % PROGRESS_WINDOW;
+    if (!p->n_window || now_ms - p->window[newest].at_ms >= 500) {
+        p->window[at].at_ms = now_ms;
+        p->window[at].tokens = n->tokens;
+        p->window[at].done = n->done;
+        p->n_window++;
+    }
+    if (p->n_window == 1) p->first_done = n->done;
+    uint64_t finished = n->done - p->first_done;
+    if (finished == 0 || n->done >= n->rows) return -1;
+    return (int64_t)((double)(now_ms - p->first_ms) / 1000.0 * (double)(n->rows - n->done) / (double)finished + 0.5);
+}
+
+void progress_show(progress *p, int64_t now_ms, const progress_numbers *n)
+{
+    if (now_ms < p->next_ms) return;
+    p->next_ms = now_ms + (p->terminal ? TERMINAL_EVERY_MS : PLAIN_EVERY_MS);
+    double tokens_per_s = 0;
+    char eta[24] = "", line[512];
+    int64_t left_s = take_pace(p, now_ms, n, &tokens_per_s);
+    if (left_s >= 0) progress_duration(eta, sizeof eta, left_s);
+    snprintf(line, sizeof line, "%" PRIu64 "/%" PRIu64 " rows, %.0f tokens/s, %" PRIu64 " failed, %d worker%s%s%s%s%s", n->done, n->rows, tokens_per_s,
+             n->failed, n->workers, n->workers == 1 ? "" : "s", eta[0] ? ", ETA " : "", eta, n->note ? ", " : "", n->note ? n->note : "");
+    fprintf(stderr, p->terminal ? "\r%s\033[K" : "%s\n", line);
+    fflush(stderr);
+    p->shown = p->terminal;
+}
+
+void progress_clear(progress *p)
+{
+    if (!p->shown) return;
+    fprintf(stderr, "\r\033[K");
+    fflush(stderr);
+    p->shown = false;
+}

@@ -1,0 +1,28 @@
+/* progress.h - how far a job is, on stderr: one line that is rewritten on a terminal, else a plain line every few seconds.
+ * Threads  belongs to its caller's thread. */
+#ifndef COORDINATOR_PROGRESS_H
+#define COORDINATOR_PROGRESS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct { uint64_t rows, done, failed, tokens; int workers; const char *note; } progress_numbers;   /* tokens: generated so far, in this process */
+
+#define PROGRESS_WINDOW 16
+typedef struct {
+    bool terminal, shown;
+    int64_t next_ms, first_ms;
+    uint64_t first_done;
+    struct { int64_t at_ms; uint64_t tokens, done; } window[PROGRESS_WINDOW];    /* ring of the last seconds */
+    int n_window;
+} progress;
+
+void progress_init(progress *p, int64_t now_ms, bool terminal);
+void progress_show(progress *p, int64_t now_ms, const progress_numbers *numbers);   /* cheap; prints when it is time */
+void progress_clear(progress *p);                        /* take the line off a terminal, before other words */
+
+/* "1h02m", "3m05s", "12s" in out[n_bytes]. */
+void progress_duration(char *out, size_t n_bytes, int64_t seconds);
+
+#endif
