@@ -1,9 +1,22 @@
-/* bytes.h - little-endian integers in byte arrays: the one form of numbers in our headers on the wire and on disk.
+/* bytes.h - pieces of memory, their checksum, little-endian integers and varints: what all our headers on the wire and on disk are made of.
  * Threads  plain functions; any alignment. */
 #ifndef FL_BYTES_H
 #define FL_BYTES_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+typedef struct { const void *data; size_t bytes; } fl_bytes;
+
+/* XXH3-64 with `seed` over the pieces as if they lay back to back. */
+uint64_t fl_checksum(uint64_t seed, const fl_bytes *pieces, int n_pieces);
+
+/* LEB128 of 32 bits: seven bits a byte, low ones first, the top bit set on all but the last byte. put returns the end of what
+ * it wrote; get takes only the shortest form at data[*at .. n_bytes), so a number has one encoding, and gives FL_NO_VARINT otherwise. */
+#define FL_VARINT_BYTES_MAX 5
+#define FL_NO_VARINT UINT64_MAX
+uint8_t *fl_put_varint(uint8_t *out, uint32_t v);
+uint64_t fl_get_varint(const uint8_t *data, size_t n_bytes, size_t *at);
 
 static inline void fl_put_u16(uint8_t *out, uint16_t v)
 {

@@ -1,8 +1,8 @@
 /* detok.h - from token ids to text with an id-to-bytes table, so that the coordinator writes text without a tokenizer.
  * Source   equals transformers' decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False) for byte-level
  *          BPE: bytes of the non-special ids, joined, then UTF-8 with each malformed maximal subpart replaced by U+FFFD.
- * Layout   of the encoded table (little-endian): u32 magic "TDT1", u16 version (1), u16 zero, u32 n_vocab, u32 blob bytes, u64
- *          XXH3-64 over all the rest, then LZ4 of: n_vocab x (LEB128 length * 2 + special bit), then the bytes of each id.
+ * Layout   of the encoded table (little-endian): u32 magic "TDT1", u16 version (1), u16 zero, u32 n_vocab, u32 raw bytes, u64
+ *          XXH3-64 over all the rest, then LZ4 of the raw bytes: n_vocab x (LEB128 length * 2 + special bit), then the bytes of each id.
  * Threads  a table is immutable after it is made; any thread may read it. */
 #ifndef FL_DETOK_H
 #define FL_DETOK_H

@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "proto/bytes.h"
 #include "proto/status.h"
 
 #define FL_FRAME_HEADER_BYTES 24
@@ -23,9 +24,8 @@ typedef struct {
     const uint8_t *payload;      /* borrowed from the decoded buffer */
 } fl_frame;
 
-/* Write the 24-byte header for a payload made of `n_parts` pieces that follow it back to back. Returns the checksum. More
+/* Write the 24-byte header for a payload made of `n_parts` pieces that follow it back to back (16 at most). Returns the checksum. More
  * than FL_FRAME_PAYLOAD_MAX bytes is a broken assumption of the caller's (FL_ASSERT). */
-typedef struct { const void *data; size_t bytes; } fl_bytes;
 uint64_t fl_frame_header(uint8_t header[FL_FRAME_HEADER_BYTES], uint16_t kind, const fl_bytes *parts, int n_parts, uint64_t chain);
 
 /* Decode the frame at the start of `data`. FL_OK: `*frame` borrows from data, and header + payload_bytes are consumed.

@@ -1,7 +1,10 @@
 /* result.h - what one (row, sample) produced: the body that travels from the engine to the ledger unchanged and from which
  * the output line is a pure function. Nothing volatile is in it.
- * Layout   a msgpack map with integer keys (version first), then token and float blocks (token_block.h), back to back.
- * Bounds   counts are checked against the bytes that remain; ids against n_vocab.
+ * Layout   a msgpack map with integer keys, ascending, zero values left out: 0 version (1), 1 finish, 2 stop_kind, 3 stop_index
+ *          + 1, 4 n_prompt, 5 n_ids, 6 text_bytes + 1, 7 n_top + 1, 8 n_prompt_top + 1, 9 prompt ids follow. Then blocks (token_block.h),
+ *          back to back, those that there are: ids; logprobs; top_ids + 1 and top_logprobs (n_top > 0); prompt_ids; prompt_logprobs;
+ *          prompt_top_ids + 1 and prompt_top_logprobs. So equal results have equal bytes (under one release of liblz4).
+ * Bounds   counts are checked against the bytes that remain; ids against n_vocab; log-probabilities are finite and not below -9999.
  * Threads  plain functions; a result belongs to its caller. */
 #ifndef FL_RESULT_H
 #define FL_RESULT_H
@@ -10,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "proto/status.h"
+
+#define FL_RESULT_TOKENS_MAX (1 << 24)           /* n_prompt and n_ids */
 
 typedef enum { FL_FINISH_LENGTH = 0, FL_FINISH_STOP = 1 } fl_finish;
 typedef enum { FL_STOP_NONE = 0, FL_STOP_EOS = 1, FL_STOP_ID = 2, FL_STOP_STRING = 3 } fl_stop_kind;
@@ -33,10 +38,12 @@ typedef struct {
     float *prompt_top_logprobs;
 } fl_result;
 
-/* *out is malloc'ed; the caller frees. Deterministic bytes. */
+/* *out is malloc'ed; the caller frees. FL_INVALID, with the reason, when the result breaks a rule above: finish is STOP exactly when
+ * stop_kind is not NONE, an array that n_top and n_prompt_top ask for is missing, a value is out of range. */
 fl_status fl_result_encode(const fl_result *result, uint8_t **out, size_t *n_bytes, fl_err *err);
 
-/* FL_CORRUPT when the body is malformed or holds an id outside 0 .. n_vocab-1. Free with fl_result_free. */
+/* FL_CORRUPT when the body is malformed or holds an id outside 0 .. n_vocab-1. Free with fl_result_free. Arrays
+ * without entries are NULL. */
 fl_status fl_result_decode(fl_result *result, const uint8_t *body, size_t n_bytes, int32_t n_vocab, fl_err *err);
 void      fl_result_free(fl_result *result);             /* frees the owned arrays; accepts a zeroed result */
 

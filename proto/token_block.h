@@ -4,7 +4,8 @@
  *          Raw bytes: `count` LEB128 varints of the id (1..5 bytes each), or count * 4 bytes of fp32 split in 4 byte planes.
  * Bounds   raw bytes are checked against the count (count <= raw <= 5 * count) and count against `count_max` before anything
  *          is allocated, so a hostile header cannot ask for more memory than the caller named.
- * Threads  plain functions on the caller's memory. Deterministic: the same ids give the same bytes on every machine. */
+ * Threads  plain functions on the caller's memory. Deterministic: the same entries give the same bytes, whatever the room given
+ *          (LZ4 is used where it is smaller than the raw bytes). Another release of liblz4 may pack them otherwise; each reads the other's. */
 #ifndef FL_TOKEN_BLOCK_H
 #define FL_TOKEN_BLOCK_H
 
@@ -18,7 +19,7 @@
 size_t fl_token_block_bound(size_t n);
 size_t fl_float_block_bound(size_t n);
 
-/* Encode n ids (0 .. 2^31-1) or n floats into out[capacity]. FL_OK: *out_bytes is the block's size. */
+/* Encode n ids (0 .. 2^31-1) or n floats (bits kept, NaN too) into out[capacity], capacity at least the bound. FL_OK: *out_bytes is the block's size. */
 fl_status fl_token_block_encode(uint8_t *out, size_t capacity, size_t *out_bytes, const int32_t *ids, size_t n, fl_err *err);
 fl_status fl_float_block_encode(uint8_t *out, size_t capacity, size_t *out_bytes, const float *values, size_t n, fl_err *err);
 
