@@ -1,0 +1,39 @@
+/* cpu.h - what the CPU kernels share: the object behind `ops`, its thread pool, and the form each kernel file is compiled in.
+ * Forms    cpu_linear.c, cpu_norm.c, cpu_rows.c, cpu_attention.c, cpu_delta.c and cpu_moe.c are compiled three times, with LANES_SCALAR,
+ *          LANES_AVX2 or LANES_AVX512; each then defines its install function under that form's name. cpu_open.c picks one.
+ * Threads  kernels run on the calling thread and on the pool's; a kernel splits output elements over them, never a sum. */
+#ifndef KERNELS_CPU_CPU_H
+#define KERNELS_CPU_CPU_H
+
+#include <stdint.h>
+#include "kernels/ops.h"
+
+typedef struct cpu_pool cpu_pool;
+
+typedef struct {
+    ops table;                           /* first: an ops * is an ops_cpu * */
+    cpu_pool *pool;                      /* owned; NULL with one thread */
+} ops_cpu;
+
+/* Work on items [begin, end). */
+typedef void (*cpu_job)(const void *arg, int32_t begin, int32_t end);
+
+/* A pool of n_threads - 1 helpers (n_threads >= 2). One thread at a time may call cpu_pool_run. */
+fl_status cpu_pool_open(cpu_pool **out, int32_t n_threads, fl_err *err);
+void      cpu_pool_close(cpu_pool *pool);                /* accepts NULL */
+
+/* Do items [0, n_items) and return when all are done. `item_work` is about the multiply-adds of one item: small totals stay on the caller. */
+void cpu_pool_run(cpu_pool *pool, int32_t n_items, double item_work, cpu_job job, const void *arg);
+
+#define CPU_FORMS(X) X(scalar) X(avx2) X(avx512)
+#define CPU_DECLARE(form) \
+    void linear_install_##form(ops *o); void norm_install_##form(ops *o); void rows_install_##form(ops *o); \
+    void attention_install_##form(ops *o); void delta_install_##form(ops *o); void moe_install_##form(ops *o); \
+    void dot_rows_##form(float *y, size_t y_stride, const void *w, dtype type, int32_t n_w, int32_t n_k, const float *const *x, int32_t n_x);
+CPU_FORMS(CPU_DECLARE)
+#undef CPU_DECLARE
+
+/* dot_rows: y[i * y_stride + j] = dot(w row j, x[i]) for j < n_w, i < n_x: rows of w lie n_k elements apart. Every product of the CPU kernels
+ * comes from here, so a product has the same bits wherever it is asked for. */
+
+#endif
