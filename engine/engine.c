@@ -1,0 +1,514 @@
+#include "engine/engine.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "engine/fingerprint.h"
+#include "engine/kv_cache.h"
+#include "engine/model.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/state_pool.h"
+#include "engine/tokenizer.h"
+#include "proto/log.h"
+
+#define NUMERICS_VERSION 1               /* bumped by any change of bits in kernels, sampler or the order of a forward pass */
+#define BATCH_MAX 4096
+#define PREFILL_BUDGET_MAX (1 << 16)
+#define KV_DEFAULT_BYTES (64u << 20)     /* the default pool, when it holds a full context */
+#define LOGITS_BYTES (16u << 20)         /* logits computed at a time, at least one row */
+
+/* One row of logits of the step: what becomes of it. */
+typedef struct { request *r; sequence *seq; int32_t position; bool is_prefill; } logit_row;
+
+struct engine {
+    engine_info info;
+    char *name, numerics[64], fingerprint[FINGERPRINT_BYTES];    /* name owned */
+    ops *o;                              /* owned, as all below */
+    model *m;
+    kv_cache *kv;
+    state_pool *states;
+    scheduler *scheduler;
+    sampler *chain;
+    fl_detok *detok;
+    int32_t batch_max, prefill_budget, n_rows_max;
+
+    request *first, *last;               /* live requests, oldest first */
+    uint64_t n_requests;                 /* ever added: the next one's number */
+    uint64_t n_live_samples;
+    engine_event *events; size_t n_events, events_capacity;      /* not yet handed out, oldest first */
+    engine_stats stats;
+
+    /* of one step: [n_rows_max], [batch_max], [logit rows at a time] */
+    int32_t *ids, *positions, *seq_of_row, *logit_rows;
+    int32_t *row_begin, *slots; bool *is_prefill;
+    int32_t *tables; size_t tables_capacity;
+    logit_row *rows;
+    float *hidden, *logits, *lse; int32_t logits_max;
+};
+
+/* ---- open ---- */
+
+static fl_status read_limits(engine *e, const engine_options *options, fl_err *err)
+{
+    e->batch_max = options->batch_max ? options->batch_max : 64;
+    int32_t budget = options->prefill_budget ? options->prefill_budget : 512;
+    if (e->batch_max < 1 || e->batch_max > BATCH_MAX) return fl_fail(err, FL_INVALID, "engine: the batch limit must be 1 to %d, not %d", BATCH_MAX, e->batch_max);
+    if (budget < 1 || budget > PREFILL_BUDGET_MAX) return fl_fail(err, FL_INVALID, "engine: the prefill budget must be 1 to %d tokens, not %d", PREFILL_BUDGET_MAX, budget);
+    if (options->context_max < 0) return fl_fail(err, FL_INVALID, "engine: the context must be 0 or more tokens, not %d", options->context_max);
+    e->prefill_budget = budget < OPS_BLOCK_TOKENS ? OPS_BLOCK_TOKENS : budget / OPS_BLOCK_TOKENS * OPS_BLOCK_TOKENS;
+    e->n_rows_max = e->batch_max + e->prefill_budget;
+    return FL_OK;
+}
+
+static fl_status open_tokenizer(engine *e, const char *model_dir, int32_t n_vocab, fl_err *err)
+{
+    char path[4096];
+    tokenizer *t = NULL;
+    if (snprintf(path, sizeof path, "%s/tokenizer.json", model_dir) >= (int)sizeof path) return fl_fail(err, FL_INVALID, "engine: the model's path is too long");
+    fl_status st = tokenizer_open(&t, path, err);
+    if (st == FL_NOT_FOUND) return fl_detok_make(&e->detok, 0, NULL, NULL, NULL, err);
+    if (st == FL_OK) st = tokenizer_detok(t, n_vocab, &e->detok, err);
+    tokenizer_close(t);
+    e->info.has_tokenizer = st == FL_OK;
+    return st;
+}
+
+/* The pool in blocks: as asked, else as much as a full batch could use, bounded by KV_DEFAULT_BYTES; one full context at least. */
+static fl_status plan_blocks(int32_t *n_blocks, const engine *e, int64_t kv_tokens, int64_t token_bytes, fl_err *err)
+{
+    const int64_t context = model_context(e->m), one = kv_blocks_of(context);
+    if (kv_tokens < 0) return fl_fail(err, FL_INVALID, "engine: the KV pool must be 0 or more tokens, not %lld", (long long)kv_tokens);
+    if (kv_tokens > 0 && kv_tokens / OPS_BLOCK_TOKENS < one)
+        return fl_fail(err, FL_INVALID, "engine: a KV pool of %lld tokens does not hold one full context of %lld in blocks of %d; ask for %lld or more, or lower --max-context",
+                       (long long)kv_tokens, (long long)context, OPS_BLOCK_TOKENS, (long long)one * OPS_BLOCK_TOKENS);
+    int64_t blocks = kv_tokens / OPS_BLOCK_TOKENS;
+    if (kv_tokens == 0) {
+        blocks = token_bytes > 0 ? KV_DEFAULT_BYTES / (token_bytes * OPS_BLOCK_TOKENS) : INT32_MAX;
+        if (blocks > one * e->batch_max) blocks = one * e->batch_max;
+        if (blocks < one) blocks = one;
+    }
+    if (blocks > INT32_MAX / OPS_BLOCK_TOKENS) return fl_fail(err, FL_INVALID, "engine: a KV pool of %lld tokens is more than a block table can name", (long long)blocks * OPS_BLOCK_TOKENS);
+    *n_blocks = (int32_t)blocks;
+    return FL_OK;
+}
+
+static fl_status open_pools(engine *e, int64_t kv_tokens, fl_err *err)
+{
+    const model_config *c = model_describe(e->m);
+    const linear_config *l = &c->linear;
+    int32_t n_full = 0, n_blocks = 0;
+    for (int32_t i = 0; i < c->n_layers; i++) n_full += c->layers[i] == LAYER_FULL_ATTENTION;
+    const int64_t token_bytes = 2 * (int64_t)sizeof(float) * n_full * c->n_kv_heads * c->head_dim;
+    const size_t channels = 2 * (size_t)l->n_k_heads * (size_t)l->k_dim + (size_t)l->n_v_heads * (size_t)l->v_dim;
+    const size_t delta_floats = (size_t)l->n_v_heads * (size_t)l->k_dim * (size_t)l->v_dim, conv_floats = channels * (size_t)(l->conv_width - 1);
+    fl_status st = plan_blocks(&n_blocks, e, kv_tokens, token_bytes, err);
+    if (st == FL_OK) st = kv_cache_open(&e->kv, n_full, c->n_kv_heads, c->head_dim, n_blocks, err);
+    if (st == FL_OK) st = state_pool_open(&e->states, c->n_layers - n_full, delta_floats, conv_floats, e->batch_max, err);
+    if (st == FL_OK) st = scheduler_open(&e->scheduler, e->kv, e->states, e->batch_max, e->prefill_budget, err);
+    if (st == FL_OK) e->info.kv_tokens = (int64_t)n_blocks * OPS_BLOCK_TOKENS;
+    return st;
+}
+
+static fl_status open_step_memory(engine *e, fl_err *err)
+{
+    const model_config *c = model_describe(e->m);
+    const size_t rows = (size_t)e->n_rows_max, seqs = (size_t)e->batch_max, row_bytes = (size_t)c->n_vocab * sizeof(float);
+    e->logits_max = (int32_t)(LOGITS_BYTES / row_bytes < 1 ? 1 : LOGITS_BYTES / row_bytes > 64 ? 64 : LOGITS_BYTES / row_bytes);
+    e->ids = calloc(rows, sizeof *e->ids);
+    e->positions = calloc(rows, sizeof *e->positions);
+    e->seq_of_row = calloc(rows, sizeof *e->seq_of_row);
+    e->logit_rows = calloc(rows, sizeof *e->logit_rows);
+    e->rows = calloc(rows, sizeof *e->rows);
+    e->row_begin = calloc(seqs + 1, sizeof *e->row_begin);
+    e->slots = calloc(seqs, sizeof *e->slots);
+    e->is_prefill = calloc(seqs, sizeof *e->is_prefill);
+    e->hidden = calloc(rows * (size_t)c->hidden, sizeof *e->hidden);
+    e->logits = calloc((size_t)e->logits_max, row_bytes);
+    e->lse = calloc((size_t)e->logits_max, sizeof *e->lse);
+    bool ok = e->ids && e->positions && e->seq_of_row && e->logit_rows && e->rows && e->row_begin && e->slots && e->is_prefill && e->hidden && e->logits && e->lse;
+    return ok ? FL_OK : fl_fail(err, FL_FULL, "engine: no memory for a step of %d rows; lower the batch limit or the prefill budget", e->n_rows_max);
+}
+
+static const char *dtype_word(dtype type) { return type == DTYPE_BF16 ? "bf16" : type == DTYPE_F16 ? "f16" : "f32"; }
+
+static fl_status describe(engine *e, const char *model_dir, fl_err *err)
+{
+    const model_config *c = model_describe(e->m);
+    char *real = realpath(model_dir, NULL);              /* so that "." and "x/" have a name too */
+    const char *last = real ? strrchr(real, '/') : NULL;
+    e->name = strdup(last && last[1] ? last + 1 : model_dir);
+    free(real);
+    if (!e->name) return fl_fail(err, FL_FULL, "engine: no memory for the model's name");
+    snprintf(e->numerics, sizeof e->numerics, "cpu/%d/%s/f32", NUMERICS_VERSION, dtype_word(model_dtype(e->m)));
+    fl_status st = model_fingerprint(e->fingerprint, model_dir, model_weights(e->m), err);
+    e->info.name = e->name;
+    e->info.architecture = c->architecture;
+    e->info.fingerprint = e->fingerprint;
+    e->info.numerics = e->numerics;
+    e->info.n_vocab = c->n_vocab;
+    e->info.context_max = model_context(e->m);
+    e->info.eos_ids = c->eos_ids;
+    e->info.n_eos = c->n_eos;
+    e->info.temperature = c->temperature;
+    e->info.top_p = c->top_p;
+    e->info.min_p = c->min_p;
+    e->info.repetition_penalty = c->repetition_penalty;
+    e->info.top_k = c->top_k;
+    return st;
+}
+
+static void log_plan(const engine *e)
+{
+    uint64_t weights = 0;
+    for (size_t i = 0; i < safetensors_count(model_weights(e->m)); i++) weights += safetensors_at(model_weights(e->m), i)->n_bytes;
+    fl_log(FL_LOG_INFO, "engine: %s (%s) on %s, %s, context %d", e->name, e->info.architecture, e->o->name, e->numerics, e->info.context_max);
+    fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped, KV %.1f MB (%lld tokens), states %.1f MB (%d slots), activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
+           (double)weights / 1e6, (double)kv_cache_block_floats(e->kv) * 4.0 * kv_cache_blocks(e->kv) / 1e6, (long long)e->info.kv_tokens,
+           (double)state_pool_slot_floats(e->states) * 4.0 * e->batch_max / 1e6, e->batch_max,
+           ((double)model_scratch_bytes(e->m) + (double)e->n_rows_max * model_describe(e->m)->hidden * 4.0) / 1e6, e->n_rows_max,
+           (double)e->logits_max * e->info.n_vocab * 4.0 / 1e6, e->logits_max);
+}
+
+fl_status engine_open(engine **out, const engine_options *options, fl_err *err)
+{
+    fl_status status = FL_OK;
+    engine *e = calloc(1, sizeof *e);
+    if (!e) { status = fl_fail(err, FL_FULL, "engine: no memory"); goto done; }
+    if ((status = read_limits(e, options, err)) != FL_OK) goto done;
+    if ((status = ops_cpu_open(&e->o, options->n_threads, err)) != FL_OK) goto done;
+    if ((status = model_open(&e->m, options->model, e->o, e->n_rows_max, options->context_max, err)) != FL_OK) goto done;
+    if ((status = describe(e, options->model, err)) != FL_OK) goto done;
+    if ((status = open_tokenizer(e, options->model, e->info.n_vocab, err)) != FL_OK) goto done;
+    if ((status = open_pools(e, options->kv_tokens, err)) != FL_OK) goto done;
+    if ((status = open_step_memory(e, err)) != FL_OK) goto done;
+    if ((status = sampler_open(&e->chain, e->info.n_vocab, err)) != FL_OK) goto done;
+    log_plan(e);
+    *out = e;
+    e = NULL;
+done:
+    engine_close(e);
+    return status;
+}
+
+const engine_info *engine_describe(const engine *e) { return &e->info; }
+const fl_detok *engine_detok(const engine *e) { return e->detok; }
+
+engine_stats engine_read_stats(const engine *e)
+{
+    engine_stats stats = e->stats;
+    stats.preemptions = scheduler_preemptions(e->scheduler);
+    stats.running = (uint32_t)scheduler_resident(e->scheduler);
+    stats.waiting = e->n_live_samples > stats.running ? (uint32_t)(e->n_live_samples - stats.running) : 0;
+    stats.kv_tokens_used = (int64_t)(kv_cache_blocks(e->kv) - kv_cache_blocks_free(e->kv)) * OPS_BLOCK_TOKENS;
+    return stats;
+}
+
+/* ---- requests ---- */
+
+static void take_out(engine *e, sequence *seq)
+{
+    if (seq) scheduler_remove(e->scheduler, seq);
+}
+
+/* Unlink and free a request with all that its sequences hold. */
+static void drop_request(engine *e, request *r)
+{
+    take_out(e, r->trunk);
+    for (uint32_t i = 0; i < r->n_samples; i++) take_out(e, r->samples[i].seq);
+    e->n_live_samples -= r->n_live;
+    if (r->previous) r->previous->next = r->next; else e->first = r->next;
+    if (r->next) r->next->previous = r->previous; else e->last = r->previous;
+    request_free(r);
+}
+
+static void end_sample(engine *e, request *r, sample *s)
+{
+    take_out(e, s->seq);
+    free(s->seq);
+    s->seq = NULL;
+    s->is_over = true;
+    r->n_live--;
+    e->n_live_samples--;
+}
+
+fl_status engine_add(engine *e, const engine_request *in, fl_err *err)
+{
+    request *r = NULL;
+    fl_status st = request_make(&r, in, &e->info, e->n_requests, err);
+    if (st != FL_OK) return st;
+    e->n_requests++;
+    e->n_live_samples += r->n_live;
+    r->previous = e->last;
+    if (e->last) e->last->next = r; else e->first = r;
+    e->last = r;
+    scheduler_add(e->scheduler, r->trunk);
+    return FL_OK;
+}
+
+static void free_event(engine_event *event)
+{
+    if (event->result) fl_result_free(event->result);
+    free(event->result);
+}
+
+void engine_cancel(engine *e, uint64_t tag, uint32_t index)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < e->n_events; i++) {
+        engine_event *event = &e->events[i];
+        bool is_meant = event->tag == tag && (index == UINT32_MAX || event->kind == ENGINE_FAILED || event->sample == index);
+        if (is_meant) free_event(event);
+        else e->events[kept++] = *event;
+    }
+    e->n_events = kept;
+    request *r = e->first;
+    while (r && r->tag != tag) r = r->next;
+    if (!r) return;
+    sample *s = index == UINT32_MAX ? NULL : request_sample(r, index);
+    if (index != UINT32_MAX && (!s || s->is_over)) return;
+    if (s) end_sample(e, r, s);
+    if (!s || r->n_live == 0) drop_request(e, r);
+}
+
+/* ---- events ---- */
+
+static fl_status push_event(engine *e, const engine_event *event, fl_err *err)
+{
+    if (e->n_events == e->events_capacity) {
+        size_t capacity = e->events_capacity ? 2 * e->events_capacity : 64;
+        engine_event *grown = realloc(e->events, capacity * sizeof *grown);
+        if (!grown) return fl_fail(err, FL_FULL, "engine: no memory for %zu events", capacity);
+        e->events = grown;
+        e->events_capacity = capacity;
+    }
+    e->events[e->n_events++] = *event;
+    return FL_OK;
+}
+
+/* The sample is finished for the reason in `reason`. */
+static fl_status finish_sample(engine *e, request *r, sample *s, const fl_result *reason, fl_err *err)
+{
+    engine_event event = { .kind = ENGINE_FINISHED, .tag = r->tag, .sample = s->index, .result = malloc(sizeof *event.result) };
+    if (!event.result) return fl_fail(err, FL_FULL, "engine: no memory for a result");
+    *event.result = *reason;
+    fl_status st = sample_result(event.result, r, s, err);
+    if (st == FL_OK) st = push_event(e, &event, err);
+    if (st != FL_OK) free_event(&event);
+    end_sample(e, r, s);
+    return st;
+}
+
+/* A request that wants no token (max_tokens 0) ends with its prompt. */
+static fl_status finish_prompt(engine *e, request *r, fl_err *err)
+{
+    const fl_result reason = { .finish = FL_FINISH_LENGTH, .stop_index = -1, .text_bytes = -1 };
+    fl_status st = FL_OK;
+    for (uint32_t i = 0; st == FL_OK && i < r->n_samples; i++)
+        if (!r->samples[i].is_over) st = finish_sample(e, r, &r->samples[i], &reason, err);
+    return st;
+}
+
+/* At the end of a step: a failed request becomes one event, a request without live samples is forgotten. */
+static fl_status sweep_requests(engine *e, fl_err *err)
+{
+    fl_status st = FL_OK;
+    for (request *r = e->first, *next; st == FL_OK && r; r = next) {
+        next = r->next;
+        if (!r->is_failed && r->trunk && r->trunk->n_cached == r->n_prompt) st = finish_prompt(e, r, err);
+        if (r->is_failed) {
+            engine_event event = { .kind = ENGINE_FAILED, .tag = r->tag, .error = ROW_NAN_LOGITS };
+            snprintf(event.text, sizeof event.text, "the model's logits for this row are not numbers; no token can be chosen");
+            engine_cancel(e, r->tag, UINT32_MAX);        /* also takes back events of its samples not yet handed out */
+            st = push_event(e, &event, err);
+        } else if (r->n_live == 0) {
+            drop_request(e, r);
+        }
+    }
+    return st;
+}
+
+/* ---- one step ---- */
+
+/* Block tables of the step, side by side. */
+static fl_status fill_tables(engine *e, const plan_entry *entries, int32_t n, int32_t *stride, fl_err *err)
+{
+    *stride = 1;
+    for (int32_t i = 0; i < n; i++) if (entries[i].seq->table.n_blocks > *stride) *stride = entries[i].seq->table.n_blocks;
+    size_t want = (size_t)n * (size_t)*stride;
+    if (want > e->tables_capacity) {
+        int32_t *grown = realloc(e->tables, 2 * want * sizeof *grown);
+        if (!grown) return fl_fail(err, FL_FULL, "engine: no memory for block tables of %zu blocks", want);
+        e->tables = grown;
+        e->tables_capacity = 2 * want;
+    }
+    for (int32_t i = 0; i < n; i++)
+        memcpy(e->tables + (size_t)i * (size_t)*stride, entries[i].seq->table.blocks, (size_t)entries[i].seq->table.n_blocks * sizeof *e->tables);
+    return FL_OK;
+}
+
+/* Is the row's logits row needed: to choose a token, or for the prompt's log-probabilities? */
+static bool wants_logits(const request *r, int32_t position, bool is_prefill)
+{
+    if (is_prefill && position + 1 < r->n_prompt) return r->sampling.n_prompt_top >= 0;
+    return r->sampling.max_tokens > 0;
+}
+
+static fl_status fill_batch(engine *e, ops_batch *b, const plan_entry *entries, int32_t n, fl_err *err)
+{
+    int32_t n_rows = 0, n_logits = 0, stride;
+    fl_status st = fill_tables(e, entries, n, &stride, err);
+    if (st != FL_OK) return st;
+    for (int32_t i = 0; i < n; i++) {
+        const plan_entry *entry = &entries[i];
+        request *r = entry->seq->owner;
+        e->row_begin[i] = n_rows;
+        e->slots[i] = entry->seq->slot;
+        e->is_prefill[i] = entry->is_prefill;
+        for (int32_t k = 0; k < entry->n_rows; k++, n_rows++) {
+            int32_t position = entry->first + k;
+            e->ids[n_rows] = entry->is_prefill ? r->prompt[position] : request_sample(r, entry->seq->sample)->ids[position - r->n_prompt];
+            e->positions[n_rows] = position;
+            e->seq_of_row[n_rows] = i;
+            if (!wants_logits(r, position, entry->is_prefill)) continue;
+            e->rows[n_logits] = (logit_row){ r, entry->seq, position, entry->is_prefill };
+            e->logit_rows[n_logits++] = n_rows;
+        }
+        *(entry->is_prefill ? &e->stats.prefill_tokens : &e->stats.decode_tokens) += (uint64_t)entry->n_rows;
+    }
+    e->row_begin[n] = n_rows;
+    *b = (ops_batch){ .n_rows = n_rows, .n_seqs = n, .ids = e->ids, .positions = e->positions, .seq_of_row = e->seq_of_row, .row_begin = e->row_begin,
+                      .is_prefill = e->is_prefill, .state_slots = e->slots, .block_tables = e->tables, .table_stride = stride,
+                      .logit_rows = e->logit_rows, .n_logits = n_logits };
+    return FL_OK;
+}
+
+/* Choose a sample's next token; a sample that ends becomes an event. */
+static fl_status advance_sample(engine *e, request *r, sample *s, const float *logits, float lse, fl_err *err)
+{
+    sample_fate fate;
+    fl_result reason = { 0 };
+    fl_status st = sample_next(&fate, &reason, r, s, e->chain, e->detok, logits, e->info.n_vocab, lse, err);
+    if (st != FL_OK) return st;
+    if (fate == SAMPLE_IS_NAN) r->is_failed = true;
+    return fate == SAMPLE_ENDED ? finish_sample(e, r, s, &reason, err) : FL_OK;
+}
+
+/* The prompt is computed: the first live sample goes on in the trunk's place, the others fork from it. */
+static fl_status fork_request(engine *e, request *r, fl_err *err)
+{
+    fl_status st = FL_OK;
+    sequence **children = NULL;
+    int32_t n = 0;
+    if (r->n_live > 1 && !(children = calloc(r->n_live, sizeof *children))) return fl_fail(err, FL_FULL, "engine: no memory for %u samples", r->n_live);
+    for (uint32_t i = 0; i < r->n_samples; i++) {
+        sample *s = &r->samples[i];
+        if (s->is_over) continue;
+        if (r->trunk) {                                  /* the trunk keeps its place in the order: it is the lowest sample left */
+            s->seq = r->trunk;
+            s->seq->sample = s->index;
+            r->trunk = NULL;
+            continue;
+        }
+        s->seq = request_sequence(r, s->index);
+        if (!s->seq) { st = fl_fail(err, FL_FULL, "engine: no memory for a sample"); goto done; }
+        children[n++] = s->seq;
+    }
+    if (n > 0) {
+        const sample *first = r->samples;
+        while (first->is_over) first++;
+        st = scheduler_fork(e->scheduler, first->seq, children, n, err);
+    }
+done:
+    free(children);
+    return st;
+}
+
+/* The last prompt row: every live sample's first token. */
+static fl_status begin_samples(engine *e, request *r, const float *logits, float lse, fl_err *err)
+{
+    for (uint32_t i = 0; i < r->n_samples && !r->is_failed; i++) {
+        if (r->samples[i].is_over) continue;
+        fl_status st = advance_sample(e, r, &r->samples[i], logits, lse, err);
+        if (st != FL_OK) return st;
+    }
+    return r->is_failed || r->n_live == 0 ? FL_OK : fork_request(e, r, err);
+}
+
+static fl_status use_row(engine *e, const logit_row *row, const float *logits, float lse, fl_err *err)
+{
+    request *r = row->r;
+    if (r->is_failed) return FL_OK;
+    if (!row->is_prefill) return advance_sample(e, r, request_sample(r, row->seq->sample), logits, lse, err);
+    if (row->position + 1 == r->n_prompt) return begin_samples(e, r, logits, lse, err);
+    if (lse != lse) r->is_failed = true;
+    else request_prompt_logprob(r, row->position, logits, e->info.n_vocab, lse);
+    return FL_OK;
+}
+
+/* Logits of the step's rows, so many at a time as fit, each used at once. */
+static fl_status use_logits(engine *e, int32_t n_logits, fl_err *err)
+{
+    fl_status st = FL_OK;
+    const size_t n_vocab = (size_t)e->info.n_vocab, hidden = (size_t)model_describe(e->m)->hidden;
+    for (int32_t begin = 0; st == FL_OK && begin < n_logits; begin += e->logits_max) {
+        int32_t n = n_logits - begin < e->logits_max ? n_logits - begin : e->logits_max;
+        model_logits(e->m, e->hidden + (size_t)begin * hidden, n, e->logits);
+        e->o->log_sum_exp(e->o, e->lse, e->logits, n, e->info.n_vocab);
+        for (int32_t i = 0; st == FL_OK && i < n; i++) st = use_row(e, &e->rows[begin + i], e->logits + (size_t)i * n_vocab, e->lse[i], err);
+    }
+    return st;
+}
+
+static fl_status run_step(engine *e, fl_err *err)
+{
+    const plan_entry *entries;
+    int32_t n;
+    ops_batch batch;
+    fl_status st = scheduler_plan(e->scheduler, &entries, &n, err);
+    if (st != FL_OK) return st;
+    if (n == 0) return FL_AGAIN;
+    if ((st = fill_batch(e, &batch, entries, n, err)) != FL_OK) return st;
+    model_forward(e->m, &batch, e->kv, e->states, e->hidden);
+    e->stats.steps++;
+    for (int32_t i = 0; i < n; i++) entries[i].seq->n_cached += entries[i].n_rows;
+    if ((st = use_logits(e, batch.n_logits, err)) != FL_OK) return st;
+    return sweep_requests(e, err);
+}
+
+fl_status engine_step(engine *e, engine_event *events, int32_t capacity, int32_t *n_events, fl_err *err)
+{
+    *n_events = 0;
+    if (e->n_events == 0) {
+        fl_status st = run_step(e, err);
+        if (st != FL_OK) return st;
+    }
+    size_t n = capacity < 0 ? 0 : (size_t)capacity < e->n_events ? (size_t)capacity : e->n_events;
+    if (n > 0) memcpy(events, e->events, n * sizeof *events);
+    memmove(e->events, e->events + n, (e->n_events - n) * sizeof *e->events);
+    e->n_events -= n;
+    *n_events = (int32_t)n;
+    return FL_OK;
+}
+
+void engine_close(engine *e)
+{
+    if (!e) return;
+    while (e->first) drop_request(e, e->first);
+    for (size_t i = 0; i < e->n_events; i++) free_event(&e->events[i]);
+    sampler_close(e->chain);
+    scheduler_close(e->scheduler);
+    state_pool_close(e->states);
+    kv_cache_close(e->kv);
+    fl_detok_free(e->detok);
+    model_close(e->m);
+    if (e->o) e->o->close(e->o);
+    free(e->events);
+    free(e->ids); free(e->positions); free(e->seq_of_row); free(e->logit_rows); free(e->rows);
+    free(e->row_begin); free(e->slots); free(e->is_prefill); free(e->tables);
+    free(e->hidden); free(e->logits); free(e->lse);
+    free(e->name);
+    free(e);
+}

@@ -1,0 +1,241 @@
+#include "engine/model.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "engine/model_family.h"
+#include "engine/rope.h"
+
+static const model_family *const families[] = { &qwen3_5_family, &qwen3_5_moe_family };
+
+struct model {
+    model_config config;
+    const model_family *family;
+    safetensors *weights;                /* owned */
+    ops *o;                              /* borrowed */
+    fl_arena views, scratch;             /* views: weight tables and the rotary table; scratch: activations */
+    family_view view;
+    weight embed, head, final_norm;
+    ops_rope rope;
+    float *x, *picked;                   /* [n_rows_max, hidden] */
+    int32_t n_rows_max, context_max;
+    int32_t n_moe_layers, *moe_layer;    /* layer number of each MoE layer */
+    int32_t **routing_ids; float **routing_weights;
+};
+
+/* ---- binding ---- */
+
+static const tensor *find_named(char *name, size_t capacity, const bind_context *c, const char *format, va_list args)
+{
+    size_t used = (size_t)snprintf(name, capacity, "%s", c->prefix);
+    vsnprintf(name + used, capacity - used, format, args);
+    return safetensors_find(c->weights, name);
+}
+
+static fl_status check_tensor(const tensor *t, const char *name, fl_err *err)
+{
+    if (!t) return fl_fail(err, FL_NOT_FOUND, "weights: tensor %s, which config.json asks for, is missing", name);
+    if (!t->is_weight) return fl_fail(err, FL_UNSUPPORTED, "weights: tensor %s has dtype %s; BF16, F16 and F32 are supported", name, t->dtype_name);
+    return FL_OK;
+}
+
+static fl_status refuse_shape(const tensor *t, const char *want, fl_err *err)
+{
+    char shape[160];
+    size_t used = 0;
+    for (int32_t i = 0; i < t->n_dims; i++) used += (size_t)snprintf(shape + used, sizeof shape - used, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
+    return fl_fail(err, FL_CORRUPT, "weights: tensor %s has shape [%s], config.json asks for [%s]", t->name, t->n_dims ? shape : "", want);
+}
+
+fl_status bind_weight(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...)
+{
+    char full[256], want[64];
+    va_list args;
+    va_start(args, name);
+    const tensor *t = find_named(full, sizeof full, c, name, args);
+    va_end(args);
+    fl_status st = check_tensor(t, full, err);
+    if (st != FL_OK) return st;
+    bool fits = (t->n_dims == 2 && t->shape[0] == rows && t->shape[1] == cols) || (t->n_dims == 1 && rows == 1 && t->shape[0] == cols)
+             || (t->n_dims == 3 && t->shape[0] == rows && t->shape[1] == 1 && t->shape[2] == cols);
+    if (!fits) {
+        if (rows == 1) snprintf(want, sizeof want, "%d", cols);
+        else snprintf(want, sizeof want, "%d, %d", rows, cols);
+        return refuse_shape(t, want, err);
+    }
+    if ((st = tensor_check_finite(t, err)) != FL_OK) return st;
+    *out = (weight){ t->data, t->type, rows, cols };
+    return FL_OK;
+}
+
+fl_status bind_stack(weight *out, const bind_context *c, int32_t n, int32_t rows, int32_t cols, fl_err *err, const char *name, ...)
+{
+    char full[256], want[64];
+    va_list args;
+    va_start(args, name);
+    const tensor *t = find_named(full, sizeof full, c, name, args);
+    va_end(args);
+    fl_status st = check_tensor(t, full, err);
+    if (st != FL_OK) return st;
+    if (t->n_dims != 3 || t->shape[0] != n || t->shape[1] != rows || t->shape[2] != cols) {
+        snprintf(want, sizeof want, "%d, %d, %d", n, rows, cols);
+        return refuse_shape(t, want, err);
+    }
+    if ((st = tensor_check_finite(t, err)) != FL_OK) return st;
+    size_t one = (size_t)t->n_bytes / (size_t)n;
+    for (int32_t i = 0; i < n; i++) out[i] = (weight){ t->data + (size_t)i * one, t->type, rows, cols };
+    return FL_OK;
+}
+
+bool bind_has(const bind_context *c, const char *name, ...)
+{
+    char full[256];
+    va_list args;
+    va_start(args, name);
+    const tensor *t = find_named(full, sizeof full, c, name, args);
+    va_end(args);
+    return t != NULL;
+}
+
+weight weight_rows(const weight *w, int32_t begin, int32_t n_rows)
+{
+    FL_ASSERT(begin >= 0 && begin + n_rows <= w->n_rows);
+    size_t value_bytes = w->type == DTYPE_F32 ? 4 : 2;
+    return (weight){ (const uint8_t *)w->data + (size_t)begin * (size_t)w->n_cols * value_bytes, w->type, n_rows, w->n_cols };
+}
+
+/* Where the text model's tensors begin: a causal LM's, or one nested in a vision model. */
+static const char *find_prefix(const safetensors *weights)
+{
+    static const char *const prefixes[] = { "model.", "model.language_model." };
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i]);
+        if (safetensors_find(weights, name)) return prefixes[i];
+    }
+    return prefixes[0];
+}
+
+static fl_status bind_ends(model *m, const bind_context *c, fl_err *err)
+{
+    const model_config *config = &m->config;
+    bind_context top = *c;
+    top.prefix = "";
+    fl_status st = bind_weight(&m->embed, c, config->n_vocab, config->hidden, err, "embed_tokens.weight");
+    if (st == FL_OK) st = bind_weight(&m->final_norm, c, 1, config->hidden, err, "norm.weight");
+    if (st == FL_OK && config->tied_head) m->head = m->embed;
+    else if (st == FL_OK) st = bind_weight(&m->head, &top, config->n_vocab, config->hidden, err, "lm_head.weight");
+    return st;
+}
+
+/* ---- open ---- */
+
+static fl_status make_rope(model *m, fl_err *err)
+{
+    size_t half = (size_t)m->config.n_rot / 2, n = (size_t)m->context_max * half;
+    float *inv_freq = fl_arena_take(&m->views, half * sizeof(float));
+    float *cos_table = fl_arena_take(&m->views, n * sizeof(float)), *sin_table = fl_arena_take(&m->views, n * sizeof(float));
+    if (!inv_freq || !cos_table || !sin_table) return fl_fail(err, FL_FULL, "model: no memory for the rotary table of %d positions; lower --max-context", m->context_max);
+    rope_inv_freq(inv_freq, m->config.rope_theta, m->config.n_rot);
+    rope_fill(cos_table, sin_table, inv_freq, m->config.n_rot, m->context_max, 1.0f);
+    m->rope = (ops_rope){ cos_table, sin_table, m->config.n_rot, m->context_max };
+    return FL_OK;
+}
+
+static fl_status plan_activations(model *m, fl_err *err)
+{
+    size_t rows = (size_t)m->n_rows_max, n_moe = (size_t)m->family->moe_layers(&m->config), top_k = (size_t)m->config.moe.top_k;
+    m->n_moe_layers = (int32_t)n_moe;
+    m->x = fl_arena_take(&m->scratch, rows * (size_t)m->config.hidden * sizeof(float));
+    m->picked = fl_arena_take(&m->scratch, rows * (size_t)m->config.hidden * sizeof(float));
+    m->moe_layer = fl_arena_take(&m->scratch, (n_moe + 1) * sizeof *m->moe_layer);
+    m->routing_ids = fl_arena_take(&m->scratch, (n_moe + 1) * sizeof *m->routing_ids);
+    m->routing_weights = fl_arena_take(&m->scratch, (n_moe + 1) * sizeof *m->routing_weights);
+    bool is_full = !m->x || !m->picked || !m->moe_layer || !m->routing_ids || !m->routing_weights;
+    for (size_t i = 0; !is_full && i < n_moe; i++) {
+        m->moe_layer[i] = (int32_t)i;                    /* each family so far has experts in every layer or in none */
+        m->routing_ids[i] = fl_arena_take(&m->scratch, rows * top_k * sizeof(int32_t));
+        m->routing_weights[i] = fl_arena_take(&m->scratch, rows * top_k * sizeof(float));
+        is_full = !m->routing_ids[i] || !m->routing_weights[i];
+    }
+    if (is_full) return fl_fail(err, FL_FULL, "model: no memory for the activations of %d rows; lower the batch limit or the prefill budget", m->n_rows_max);
+    return m->family->plan(&m->view.scratch, &m->config, m->o, m->n_rows_max, &m->scratch, err);
+}
+
+fl_status model_open(model **out, const char *model_dir, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)
+{
+    fl_status status = FL_OK;
+    model *m = calloc(1, sizeof *m);
+    if (!m) { status = fl_fail(err, FL_FULL, "model: no memory"); goto done; }
+    fl_arena_init(&m->views, 1 << 16, 0);
+    fl_arena_init(&m->scratch, 1 << 16, 0);
+    m->o = o;
+    m->n_rows_max = n_rows_max;
+    if ((status = model_config_read(&m->config, model_dir, err)) != FL_OK) goto done;
+    m->context_max = context_max > 0 && context_max < m->config.context_max ? context_max : m->config.context_max;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (strcmp(families[i]->name, m->config.architecture) == 0) m->family = families[i];
+    FL_ASSERT(m->family);                                /* the config's table and this one name the same families */
+    if ((status = safetensors_open(&m->weights, model_dir, err)) != FL_OK) goto done;
+
+    bind_context c = { m->weights, &m->config, find_prefix(m->weights), &m->views };
+    if ((status = bind_ends(m, &c, err)) != FL_OK) goto done;
+    if ((status = m->family->bind(&m->view.weights, &c, err)) != FL_OK) goto done;
+    if ((status = make_rope(m, err)) != FL_OK) goto done;
+    if ((status = plan_activations(m, err)) != FL_OK) goto done;
+    m->view.config = &m->config;
+    m->view.embed = &m->embed;
+    m->view.attention_scale = (float)(1.0 / sqrt((double)m->config.head_dim));
+    m->view.rope = &m->rope;
+    m->view.o = o;
+    m->view.routing_ids = m->routing_ids;
+    m->view.routing_weights = m->routing_weights;
+    *out = m;
+    m = NULL;
+done:
+    model_close(m);
+    return status;
+}
+
+void model_close(model *m)
+{
+    if (!m) return;
+    fl_arena_fini(&m->views);
+    fl_arena_fini(&m->scratch);
+    safetensors_close(m->weights);
+    model_config_fini(&m->config);
+    free(m);
+}
+
+const model_config *model_describe(const model *m) { return &m->config; }
+const safetensors *model_weights(const model *m) { return m->weights; }
+int32_t model_context(const model *m) { return m->context_max; }
+dtype model_dtype(const model *m) { return m->embed.type; }
+size_t model_scratch_bytes(const model *m) { return m->scratch.total_bytes; }
+
+/* ---- run ---- */
+
+void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, float *hidden)
+{
+    FL_ASSERT(batch->n_rows > 0 && batch->n_rows <= m->n_rows_max);
+    m->family->forward(&m->view, batch, kv, states, m->x);
+    if (batch->n_logits == 0) return;
+    m->o->gather(m->o, m->picked, m->x, batch->logit_rows, batch->n_logits, m->config.hidden);
+    m->o->rms_norm(m->o, hidden, m->picked, &m->final_norm, m->family->norm_add, m->config.norm_eps, batch->n_logits, m->config.hidden);
+}
+
+void model_logits(model *m, const float *hidden, int32_t n_rows, float *logits)
+{
+    weight none = { 0 };
+    m->o->linear(m->o, logits, hidden, &m->head, &none, n_rows);
+}
+
+int32_t model_routing_count(const model *m) { return m->n_moe_layers; }
+
+model_routing model_routing_at(const model *m, int32_t index)
+{
+    FL_ASSERT(index >= 0 && index < m->n_moe_layers);
+    return (model_routing){ m->moe_layer[index], m->config.moe.top_k, m->routing_ids[index], m->routing_weights[index] };
+}

@@ -1,0 +1,43 @@
+/* model.h - a model directory as a forward pass: config, mapped weights, rotary table, and one family's code from models/.
+ * Weights  stay in the mapped file in their dtype; only views of them are allocated.
+ * Threads  belongs to the engine thread. */
+#ifndef ENGINE_MODEL_H
+#define ENGINE_MODEL_H
+
+#include "engine/kv_cache.h"
+#include "engine/model_config.h"
+#include "engine/safetensors.h"
+#include "engine/state_pool.h"
+#include "kernels/ops.h"
+#include "proto/status.h"
+
+typedef struct model model;
+
+/* What moe_route chose in one layer of the last model_forward. */
+typedef struct {
+    int32_t layer, top_k;
+    const int32_t *ids;              /* [batch rows, top_k] in descending weight; borrowed until the next forward */
+    const float *weights;            /* [batch rows, top_k] */
+} model_routing;
+
+/* Open `model_dir` for batches of at most n_rows_max rows and positions below context_max (0 = the config's). `o` is borrowed for life.
+ * FL_CORRUPT, FL_UNSUPPORTED or FL_NOT_FOUND with a sentence that names the file, field or tensor; FL_FULL without memory. */
+fl_status model_open(model **out, const char *model_dir, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err);
+void      model_close(model *m);                         /* accepts NULL */
+
+const model_config *model_describe(const model *m);
+const safetensors  *model_weights(const model *m);
+int32_t model_context(const model *m);
+dtype   model_dtype(const model *m);                     /* of the embedding table */
+size_t  model_scratch_bytes(const model *m);             /* activations taken at open, for the memory plan */
+
+/* Run the rows of `batch`, writing their keys, values and states, and store the final-norm hidden rows of batch->logit_rows in hidden [n_logits, config.hidden]. */
+void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, float *hidden);
+
+/* logits [n_rows, n_vocab] of hidden rows. */
+void model_logits(model *m, const float *hidden, int32_t n_rows, float *logits);
+
+int32_t       model_routing_count(const model *m);       /* MoE layers; 0 = dense */
+model_routing model_routing_at(const model *m, int32_t index);
+
+#endif

@@ -1,0 +1,51 @@
+/* model_family.h - what a file of engine/models/ gives to model.c, and the helpers it binds its weights with.
+ * A family   reads tensors into views at bind (shapes checked, values finite), sizes its activations once, and computes forward() in terms of ops.h. */
+#ifndef ENGINE_MODEL_FAMILY_H
+#define ENGINE_MODEL_FAMILY_H
+
+#include "engine/model.h"
+#include "proto/arena.h"
+
+/* Bind context: where tensors come from and where views go. */
+typedef struct {
+    const safetensors *weights;
+    const model_config *config;
+    const char *prefix;              /* "model." or "model.language_model." */
+    fl_arena *arena;                 /* lives as long as the model */
+} bind_context;
+
+/* A float matrix from rows * cols values named prefix + name (name is a printf format). Shapes [rows, cols], or [cols] when rows is 1, or
+ * [rows, 1, cols] (a depthwise convolution). FL_NOT_FOUND, FL_CORRUPT (shape, NaN) or FL_UNSUPPORTED (dtype), naming the tensor. */
+fl_status bind_weight(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...) __attribute__((format(printf, 6, 7)));
+
+/* n matrices stacked in one tensor [n, rows, cols]: out[i] views the i-th. */
+fl_status bind_stack(weight *out, const bind_context *c, int32_t n, int32_t rows, int32_t cols, fl_err *err, const char *name, ...) __attribute__((format(printf, 7, 8)));
+bool      bind_has(const bind_context *c, const char *name, ...) __attribute__((format(printf, 2, 3)));
+
+/* Rows begin .. begin + n_rows - 1 of a matrix. */
+weight weight_rows(const weight *w, int32_t begin, int32_t n_rows);
+
+/* What forward() works on. */
+typedef struct {
+    const model_config *config;
+    void *weights;                   /* the family's own, from bind */
+    void *scratch;                   /* the family's own, from plan */
+    const weight *embed;             /* [n_vocab, hidden] */
+    const ops_rope *rope;
+    float attention_scale;           /* head_dim^-1/2 */
+    ops *o;                          /* borrowed */
+    int32_t **routing_ids; float **routing_weights;      /* [MoE layers] of [n_rows_max, top_k] */
+} family_view;
+
+typedef struct {
+    const char *name;
+    float norm_add;                  /* rms_norm's w_add of the final norm */
+    fl_status (*bind)(void **weights, const bind_context *c, fl_err *err);                       /* everything in c->arena */
+    fl_status (*plan)(void **scratch, const model_config *config, const ops *o, int32_t n_rows_max, fl_arena *arena, fl_err *err);
+    int32_t (*moe_layers)(const model_config *config);
+    void (*forward)(const family_view *v, const ops_batch *b, kv_cache *kv, state_pool *states, float *x);     /* x [n_rows, hidden], before the final norm */
+} model_family;
+
+extern const model_family qwen3_5_family, qwen3_5_moe_family;
+
+#endif
