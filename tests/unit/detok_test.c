@@ -1,0 +1,235 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <lz4.h>
+#include <stdio.h>
+
+#include "proto/bytes.h"
+#include "proto/detok.h"
+
+/* Six ids: "a", the two halves of U+00E9, a special, an empty one, and one of 300 bytes. */
+enum { N_VOCAB = 6 };
+
+static fl_detok *a_table(void)
+{
+    static uint8_t bytes[2 + 1 + 2 + 5 + 300];
+    memcpy(bytes, "..a\xC3\xA9<eos>", 10);
+    memset(bytes + 10, 'z', 300);
+    const uint32_t offsets[N_VOCAB + 1] = { 2, 3, 4, 5, 10, 10, 310 };
+    const bool special[N_VOCAB] = { false, false, false, true, false, false };
+    fl_detok *table = NULL;
+    fl_err err;
+    assert_int_equal(fl_detok_make(&table, N_VOCAB, bytes, offsets, special, &err), FL_OK);
+    return table;
+}
+
+static void assert_tables_equal(const fl_detok *a, const fl_detok *b)
+{
+    assert_int_equal(fl_detok_vocab(a), fl_detok_vocab(b));
+    for (int32_t id = -1; id <= fl_detok_vocab(a); id++)
+        for (int skip = 0; skip < 2; skip++) {
+            size_t n_a, n_b;
+            const uint8_t *p_a = fl_detok_token(a, id, skip, &n_a), *p_b = fl_detok_token(b, id, skip, &n_b);
+            assert_int_equal(n_a, n_b);
+            assert_memory_equal(p_a, p_b, n_a);
+        }
+}
+
+static void ids_become_the_bytes_of_their_tokens_without_specials(void **state)
+{
+    (void)state;
+    fl_detok *table = a_table();
+    const int32_t ids[] = { 0, 1, 2, 3, 4, -1, N_VOCAB, INT32_MAX, INT32_MIN, 0 };
+    uint8_t *bytes;
+    size_t n;
+    assert_int_equal(fl_detok_bytes(table, ids, 10, &bytes, &n, NULL), FL_OK);
+    assert_int_equal(n, 4);
+    assert_memory_equal(bytes, "a\xC3\xA9""a", 4);
+    free(bytes);
+    assert_int_equal(fl_detok_bytes(table, NULL, 0, &bytes, &n, NULL), FL_OK);
+    assert_int_equal(n, 0);
+    free(bytes);
+    assert_memory_equal(fl_detok_token(table, 3, false, &n), "<eos>", 5);
+    assert_int_equal(n, 5);
+    fl_detok_token(table, 3, true, &n);
+    assert_int_equal(n, 0);
+    fl_detok_token(table, N_VOCAB, false, &n);
+    assert_int_equal(n, 0);
+    fl_detok_free(table);
+    fl_detok_free(NULL);
+}
+
+static void a_table_comes_back_from_its_wire_form(void **state)
+{
+    (void)state;
+    fl_detok *table = a_table(), *got = NULL;
+    uint8_t *data, *again;
+    size_t n, n_again;
+    assert_int_equal(fl_detok_encode(table, &data, &n, NULL), FL_OK);
+    assert_memory_equal(data, "TDT1\x01\x00\x00\x00\x06\x00\x00\x00", 12);
+    assert_int_equal(fl_detok_decode(&got, data, n, NULL), FL_OK);
+    assert_tables_equal(table, got);
+    assert_int_equal(fl_detok_encode(got, &again, &n_again, NULL), FL_OK);
+    assert_int_equal(n, n_again);
+    assert_memory_equal(data, again, n);
+    free(data);
+    free(again);
+    fl_detok_free(table);
+    fl_detok_free(got);
+}
+
+static void a_model_without_tokenizer_gives_empty_text(void **state)
+{
+    (void)state;
+    fl_detok *table = NULL, *got = NULL;
+    uint8_t *data, *bytes;
+    size_t n;
+    assert_int_equal(fl_detok_make(&table, 0, NULL, NULL, NULL, NULL), FL_OK);
+    assert_int_equal(fl_detok_encode(table, &data, &n, NULL), FL_OK);
+    assert_int_equal(fl_detok_decode(&got, data, n, NULL), FL_OK);
+    assert_int_equal(fl_detok_vocab(got), 0);
+    assert_int_equal(fl_detok_bytes(got, (int32_t[]){ 0, 5 }, 2, &bytes, &n, NULL), FL_OK);
+    assert_int_equal(n, 0);
+    free(bytes);
+    free(data);
+    fl_detok_free(table);
+    fl_detok_free(got);
+}
+
+static void bad_arguments_are_refused(void **state)
+{
+    (void)state;
+    fl_detok *table = NULL;
+    const bool special[2] = { false, false };
+    assert_int_equal(fl_detok_make(&table, 2, (const uint8_t *)"ab", (uint32_t[]){ 0, 2, 1 }, special, NULL), FL_INVALID);
+    assert_int_equal(fl_detok_make(&table, -1, NULL, NULL, NULL, NULL), FL_INVALID);
+    assert_int_equal(fl_detok_make(&table, FL_VOCAB_MAX + 1, NULL, NULL, NULL, NULL), FL_INVALID);
+    assert_null(table);
+}
+
+static void every_cut_and_every_flipped_bit_is_refused(void **state)
+{
+    (void)state;
+    fl_detok *table = a_table(), *got = NULL;
+    uint8_t *data;
+    size_t n;
+    assert_int_equal(fl_detok_encode(table, &data, &n, NULL), FL_OK);
+    for (size_t cut = 0; cut < n; cut++) {
+        uint8_t *exact = malloc(cut + 1);
+        memcpy(exact + 1, data, cut);
+        assert_int_equal(fl_detok_decode(&got, exact + 1, cut, NULL), FL_CORRUPT);
+        free(exact);
+    }
+    for (size_t i = 0; i < n * 8; i++) {
+        data[i / 8] ^= (uint8_t)(1 << i % 8);
+        assert_int_equal(fl_detok_decode(&got, data, n, NULL), FL_CORRUPT);
+        data[i / 8] ^= (uint8_t)(1 << i % 8);
+    }
+    assert_null(got);
+    free(data);
+    fl_detok_free(table);
+}
+
+/* A table with a right checksum around whatever is given. */
+static fl_status decode_forged(uint32_t n_vocab, uint32_t raw_bytes, const void *raw, int n_raw)
+{
+    uint8_t data[512];
+    memcpy(data, "TDT1\x01\x00\x00\x00", 8);
+    fl_put_u32(data + 8, n_vocab);
+    fl_put_u32(data + 12, raw_bytes);
+    size_t packed = (size_t)LZ4_compress_default(raw, (char *)data + 24, n_raw, (int)sizeof data - 24);
+    fl_put_u64(data + 16, fl_checksum(0, (fl_bytes[]){ { data, 16 }, { data + 24, packed } }, 2));
+    fl_detok *table = NULL;
+    fl_status st = fl_detok_decode(&table, data, 24 + packed, NULL);
+    assert_true((st == FL_OK) == (table != NULL));
+    fl_detok_free(table);
+    return st;
+}
+
+static void hostile_tables_with_a_right_checksum_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(decode_forged(2, 5, "\x02\x05" "abc", 5), FL_OK);               /* 1 byte, and 2 bytes of a special */
+    assert_int_equal(decode_forged(2, 6, "\x02\x05" "abcd", 6), FL_CORRUPT);         /* a byte too many */
+    assert_int_equal(decode_forged(2, 4, "\x02\x05" "ab", 4), FL_CORRUPT);           /* one too few */
+    assert_int_equal(decode_forged(2, 6, "\x82\x00\x05" "abc", 6), FL_CORRUPT);      /* a length in a longer form */
+    assert_int_equal(decode_forged(2, 7, "\xff\xff\xff\xff\x0f\x02" "a", 7), FL_CORRUPT);
+    assert_int_equal(decode_forged(3, 2, "\x00\x00", 2), FL_CORRUPT);                /* lengths missing */
+    assert_int_equal(decode_forged(2, 2, "\x80\x80", 2), FL_CORRUPT);                /* lengths that do not end */
+    assert_int_equal(decode_forged(0, 1, "\x00", 1), FL_CORRUPT);
+    assert_int_equal(decode_forged(FL_VOCAB_MAX + 1, FL_VOCAB_MAX + 1, "\x00", 1), FL_CORRUPT);
+    assert_int_equal(decode_forged(FL_VOCAB_MAX, FL_VOCAB_MAX, "\x00", 1), FL_CORRUPT);   /* past LZ4's ratio */
+    assert_int_equal(decode_forged(1, UINT32_MAX, "\x00", 1), FL_CORRUPT);
+}
+
+/* ---- UTF-8 ---- */
+
+static size_t from_hex(const char *hex, uint8_t *out)
+{
+    if (strcmp(hex, "-") == 0) return 0;
+    size_t n = strlen(hex) / 2;
+    for (size_t i = 0; i < n; i++) {
+        unsigned byte;
+        assert_int_equal(sscanf(hex + 2 * i, "%2x", &byte), 1);
+        out[i] = (uint8_t)byte;
+    }
+    return n;
+}
+
+static void repaired_text_equals_pythons_replace(void **state)
+{
+    (void)state;
+    FILE *file = fopen(TESTS_DIR "/unit/data/utf8_vectors.txt", "r");
+    assert_non_null(file);
+    char in_hex[256], want_hex[512];
+    int n_cases = 0;
+    while (fscanf(file, "%255s %511s", in_hex, want_hex) == 2) {
+        uint8_t in[128], want[256];
+        size_t n_in = from_hex(in_hex, in), n_want = from_hex(want_hex, want), n_got = 0;
+        char *got = NULL;
+        bool was_valid;
+        assert_int_equal(fl_utf8_repair(in, n_in, &got, &n_got, &was_valid, NULL), FL_OK);
+        if (n_got != n_want || memcmp(got, want, n_want) != 0) fail_msg("bytes %s are not repaired to %s", in_hex, want_hex);
+        assert_int_equal(got[n_got], 0);
+        assert_int_equal(was_valid, n_in == n_want && memcmp(in, want, n_in) == 0);
+        assert_int_equal(fl_utf8_valid(in, n_in), was_valid);
+        assert_true(fl_utf8_valid((uint8_t *)got, n_got));
+        free(got);
+        n_cases++;
+    }
+    fclose(file);
+    assert_int_equal(n_cases, 1390);
+}
+
+static void valid_text_keeps_its_bytes_nul_included(void **state)
+{
+    (void)state;
+    const char text[] = "a\0\xC3\xA9\xF0\x9F\x98\x80";
+    char *got;
+    size_t n;
+    assert_int_equal(fl_utf8_repair((const uint8_t *)text, sizeof text - 1, &got, &n, NULL, NULL), FL_OK);
+    assert_int_equal(n, sizeof text - 1);
+    assert_memory_equal(got, text, sizeof text);
+    free(got);
+    assert_true(fl_utf8_valid(NULL, 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_become_the_bytes_of_their_tokens_without_specials),
+        cmocka_unit_test(a_table_comes_back_from_its_wire_form),
+        cmocka_unit_test(a_model_without_tokenizer_gives_empty_text),
+        cmocka_unit_test(bad_arguments_are_refused),
+        cmocka_unit_test(every_cut_and_every_flipped_bit_is_refused),
+        cmocka_unit_test(hostile_tables_with_a_right_checksum_are_refused),
+        cmocka_unit_test(repaired_text_equals_pythons_replace),
+        cmocka_unit_test(valid_text_keeps_its_bytes_nul_included),
+    };
+    return cmocka_run_group_tests_name("detok", tests, NULL, NULL);
+}
