@@ -1,0 +1,52 @@
+/* ingest.h - a job file becomes a job's folder: every line is checked once, and what the job is from then on is the copy in the spool.
+ * Input    plain JSONL or gzip (also several members back to back), told apart by the first bytes. Lines end at byte 0x0A alone; the last one may lack it. One UTF-8 BOM
+ *          is accepted; blank lines are skipped but counted as physical lines. A bad line never stops the ingest: it goes to `visit`.
+ * Output   job.jsonl and rows.idx (rows.h) in the job's folder, synced by ingest_end. Half an ingest is thrown away by the caller with the folder.
+ * Ids      the first row with a custom_id has it, also when that row is bad; later ones are duplicate_custom_id. Ids are compared by 128-bit hashes in
+ *          memory, 24 bytes a row and 4 to 8 for the table: 10 M rows take about 310 MB. Only a job written to collide could be refused wrongly, and only itself.
+ * Memory   beside that a chunk, one line, and what fl_row_parse takes.
+ * Threads  an ingest belongs to one thread. */
+#ifndef COORDINATOR_INGEST_H
+#define COORDINATOR_INGEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "coordinator/rows.h"
+#include "proto/ids.h"
+#include "proto/row_error.h"
+#include "proto/status.h"
+
+#define INGEST_CHAT_TOKENS 512           /* what a chat without max_tokens is thought to generate; only for the cost */
+
+/* A bad line. Everything is borrowed for the call. */
+typedef struct {
+    row_index row;
+    fl_row_error code;
+    uint64_t line;                       /* physical line, from 1 */
+    uint64_t offset;                     /* of the fault: bytes from the start of the (decompressed) file */
+    const char *custom_id; size_t custom_id_bytes;       /* valid UTF-8; row-<line> when the line has none that can be read */
+    const char *text;                    /* the sentence */
+} ingest_fault;
+typedef fl_status (*ingest_visit)(void *context, const ingest_fault *fault, fl_err *err);      /* anything but FL_OK ends the ingest and is returned */
+
+typedef struct {
+    uint64_t n_rows, n_bad, n_samples, n_lines, n_bytes; /* n_bytes: decompressed */
+    uint64_t cost;                       /* sum of the rows' */
+    uint8_t hash[ROWS_HASH_BYTES];       /* XXH3-128 of the decompressed bytes: what the job is */
+    char unknown_fields[1024];           /* "task_id (164 rows), top_n (3 rows)"; "" when every field is known */
+} ingest_report;
+
+typedef struct ingest ingest;
+
+/* Push form, for bytes that arrive in pieces. `name` is what sentences call the job. `defaults`: NULL or the --set object (fl_row_defaults_check has passed).
+ * job_dir exists; leftovers in it are overwritten. name, defaults and job_dir are copied. */
+fl_status ingest_open(ingest **out, const char *name, const char *defaults, const char *job_dir, ingest_visit visit, void *context, fl_err *err);
+fl_status ingest_push(ingest *in, const void *data, size_t n_bytes, fl_err *err);    /* after a failure only ingest_close is allowed */
+fl_status ingest_end(ingest *in, ingest_report *report, fl_err *err);               /* FL_INVALID: no rows. FL_CORRUPT: a gzip stream that ends early */
+void      ingest_close(ingest *in);                                                  /* accepts NULL */
+
+/* All of it from a file, or from standard input when path is "-". A plain file is cloned into the spool where the file system can. FL_NOT_FOUND, FL_INVALID
+ * (a directory, an empty job), FL_UNSUPPORTED (another compression, UTF-16), FL_IO, FL_DISK_FULL, each with a sentence. */
+fl_status ingest_file(const char *path, const char *defaults, const char *job_dir, ingest_visit visit, void *context, ingest_report *report, fl_err *err);
+
+#endif
