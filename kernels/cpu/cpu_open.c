@@ -1,6 +1,7 @@
 /* cpu_open.c - choose the form of the CPU kernels and start their threads. */
 #include "kernels/cpu/cpu.h"
 
+#include <cpuid.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,8 +34,10 @@ enum { FORM_COUNT = sizeof forms / sizeof *forms };
 
 static bool form_runs_here(const cpu_form *f)
 {
-    __builtin_cpu_init();
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    __builtin_cpu_init();                                            /* asks the system too: its context switches must keep the registers */
+    bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
     if (strcmp(f->key, "avx512") != 0) return avx2;
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
