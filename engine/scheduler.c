@@ -253,8 +253,9 @@ static fl_status admit_head(scheduler *s, bool *was_admitted, fl_err *err)
     fl_status st = FL_OK;
     *was_admitted = false;
     if (!seq || s->n_resident == s->n_resident_max) return FL_OK;
-    /* A block more for each resident keeps what was admitted from being preempted at once; alone, everything in the pool is its own to take. */
-    while (blocks_wanted(seq) - (seq->image ? seq->image->shared.n_blocks : 0) + s->n_resident > kv_cache_blocks_free(s->kv)) {
+    /* A free block for every fourth resident keeps what was just admitted from being preempted in the next steps; copying a few sequences to the host costs
+     * less than leaving room unused. Alone, everything in the pool is its own to take. */
+    while (blocks_wanted(seq) - (seq->image ? seq->image->shared.n_blocks : 0) + s->n_resident / 4 > kv_cache_blocks_free(s->kv)) {
         if (s->n_resident > 0) return FL_OK;
         seq_image *image = image_youngest(s);
         FL_ASSERT(image);                                /* else the pool is smaller than one full context */

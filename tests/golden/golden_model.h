@@ -194,7 +194,7 @@ static inline void golden_check_case(golden_model *g, const json_t *c)
 
 static inline json_t *golden_load(const char *dir)
 {
-    char path[512];
+    char path[1024];
     json_error_t where;
     snprintf(path, sizeof path, "%s/golden.json", dir);
     json_t *root = json_load_file(path, 0, &where);
