@@ -1,0 +1,441 @@
+/* Two hash tables, both open-addressed and filled at open: token bytes → id, and pair of ids → (rank, merged id).
+ *
+ * Most pre-tokens are whole tokens. Which tokens their own merges rebuild is found out once at open (`rebuilt`), so that encoding such a pre-token is one lookup. The others
+ * merge: short ones by scanning an array for the lowest rank, long ones with a heap over a linked list, so a megabyte without a split costs n log n. */
+#include "engine/bpe.h"
+#include "engine/unicode.h"
+#include "proto/detok.h"
+
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { SHORT_MAX = 48, REBUILT_MAX = 256, TOKEN_BYTES_MAX = 1 << 16, NO_RANK = -1 };
+
+typedef struct { uint64_t key; int32_t rank, id; } merge_slot;           /* key 0 = empty; else left id + 1 << 32 | right id + 1 */
+
+struct bpe {
+    int32_t n_vocab, n_tokens, n_merges;
+    uint8_t *bytes;                      /* owned; all tokens, back to back */
+    uint32_t *begin;                     /* owned [n_vocab + 1] */
+    uint8_t *kind;                       /* owned [n_vocab] of TOKEN_ */
+    int32_t *word_slots;                 /* owned [word_mask + 1] id, -1 = empty */
+    uint32_t word_mask;
+    merge_slot *merges;                  /* owned [merge_mask + 1] */
+    uint64_t merge_mask;
+    int32_t byte_ids[256];               /* -1 where the vocabulary lacks the byte: it is dropped */
+    bool ignore_merges;
+};
+enum { TOKEN_NONE, TOKEN_OTHER, TOKEN_BYTES, TOKEN_REBUILT };           /* OTHER: not of the byte alphabet */
+
+fl_status id_list_add(id_list *list, int32_t id, fl_err *err)
+{
+    if (list->n == list->capacity) {
+        size_t capacity = list->capacity ? list->capacity * 2 : 64;
+        int32_t *ids = realloc(list->ids, capacity * sizeof *ids);
+        if (!ids) return fl_fail(err, FL_FULL, "tokenizer: no memory for %zu ids", capacity);
+        list->ids = ids;
+        list->capacity = capacity;
+    }
+    list->ids[list->n++] = id;
+    return FL_OK;
+}
+
+/* ---- the byte alphabet ---- */
+
+static bool is_printable_byte(uint32_t b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF); }
+
+/* The byte of a character of the alphabet, -1 for others: bytes that are not printable are numbered from U+0100 in their order. */
+static int byte_of_character(uint32_t c)
+{
+    if (c < 256) return is_printable_byte(c) ? (int)c : -1;
+    uint32_t at = c - 256;
+    if (at < 0x21) return (int)at;
+    at -= 0x21;
+    if (at < 0x22) return (int)(at + 0x7F);
+    return at == 0x22 ? 0xAD : -1;
+}
+
+bool byte_alphabet_decode(const char *token, size_t n_bytes, uint8_t *out, size_t *out_bytes)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_bytes;) {
+        int b = byte_of_character(utf8_next((const uint8_t *)token, &i));
+        if (b < 0) return false;
+        out[n++] = (uint8_t)b;
+    }
+    *out_bytes = n;
+    return true;
+}
+
+/* ---- lookups ---- */
+
+const uint8_t *bpe_token(const bpe *b, int32_t id, size_t *n_bytes)
+{
+    *n_bytes = 0;
+    if (id < 0 || id >= b->n_vocab) return b->bytes;
+    *n_bytes = b->begin[id + 1] - b->begin[id];
+    return b->bytes + b->begin[id];
+}
+
+static int32_t find_word(const bpe *b, const uint8_t *bytes, size_t n_bytes)
+{
+    for (uint32_t at = (uint32_t)XXH3_64bits(bytes, n_bytes) & b->word_mask; b->word_slots[at] >= 0; at = (at + 1) & b->word_mask) {
+        size_t n;
+        const uint8_t *token = bpe_token(b, b->word_slots[at], &n);
+        if (n == n_bytes && memcmp(token, bytes, n) == 0) return b->word_slots[at];
+    }
+    return -1;
+}
+
+static uint64_t pair_key(int32_t left, int32_t right) { return (uint64_t)(uint32_t)(left + 1) << 32 | (uint32_t)(right + 1); }
+static uint64_t pair_hash(uint64_t key) { key *= 0x9E3779B97F4A7C15ull; return key ^ key >> 32; }
+
+static const merge_slot *find_merge(const bpe *b, int32_t left, int32_t right)
+{
+    uint64_t key = pair_key(left, right), at = pair_hash(key) & b->merge_mask;
+    while (b->merges[at].key != 0 && b->merges[at].key != key) at = (at + 1) & b->merge_mask;
+    return b->merges[at].key == key ? &b->merges[at] : NULL;
+}
+
+/* ---- merging ---- */
+
+/* ids[0 .. n) of a short pre-token are merged in place; returns how many are left. */
+static int32_t merge_short(const bpe *b, int32_t *ids, int32_t n)
+{
+    int32_t rank[SHORT_MAX], merged[SHORT_MAX];
+    for (int32_t i = 0; i + 1 < n; i++) {
+        const merge_slot *m = find_merge(b, ids[i], ids[i + 1]);
+        rank[i] = m ? m->rank : NO_RANK;
+        merged[i] = m ? m->id : 0;
+    }
+    for (;;) {
+        int32_t best = -1;
+        for (int32_t i = 0; i + 1 < n; i++) {
+            if (rank[i] != NO_RANK && (best < 0 || rank[i] < rank[best])) best = i;
+        }
+        if (best < 0) return n;
+        ids[best] = merged[best];
+        for (int32_t i = best + 1; i + 1 < n; i++) { ids[i] = ids[i + 1]; rank[i] = rank[i + 1]; merged[i] = merged[i + 1]; }
+        n--;
+        for (int32_t i = best > 0 ? best - 1 : 0; i <= best && i + 1 < n; i++) {
+            const merge_slot *m = find_merge(b, ids[i], ids[i + 1]);
+            rank[i] = m ? m->rank : NO_RANK;
+            merged[i] = m ? m->id : 0;
+        }
+    }
+}
+
+/* The symbols of a long pre-token, linked; the heap holds rank << 32 | place, and an entry whose rank is no longer its place's is skipped. */
+typedef struct { int32_t id, rank, merged, before, after; } link;
+typedef struct { link *links; uint64_t *heap; size_t n_heap; } chain;
+
+static void heap_push(chain *c, uint64_t v)
+{
+    size_t i = c->n_heap++;
+    while (i > 0 && c->heap[(i - 1) / 2] > v) { c->heap[i] = c->heap[(i - 1) / 2]; i = (i - 1) / 2; }
+    c->heap[i] = v;
+}
+
+static uint64_t heap_pop(chain *c)
+{
+    uint64_t top = c->heap[0], v = c->heap[--c->n_heap];
+    size_t i = 0;
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= c->n_heap) break;
+        if (child + 1 < c->n_heap && c->heap[child + 1] < c->heap[child]) child++;
+        if (c->heap[child] >= v) break;
+        c->heap[i] = c->heap[child];
+        i = child;
+    }
+    c->heap[i] = v;
+    return top;
+}
+
+/* What the symbol at `at` and the next one would merge to. */
+static void chain_rank(const bpe *b, chain *c, int32_t at)
+{
+    link *l = &c->links[at];
+    const merge_slot *m = l->after >= 0 ? find_merge(b, l->id, c->links[l->after].id) : NULL;
+    l->rank = m ? m->rank : NO_RANK;
+    if (!m) return;
+    l->merged = m->id;
+    heap_push(c, (uint64_t)(uint32_t)m->rank << 32 | (uint32_t)at);
+}
+
+static void merge_long(const bpe *b, chain *c, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) { c->links[i].before = i - 1; c->links[i].after = i + 1 < n ? i + 1 : -1; }
+    for (int32_t i = 0; i < n; i++) chain_rank(b, c, i);
+    while (c->n_heap > 0) {
+        uint64_t top = heap_pop(c);
+        int32_t at = (int32_t)(uint32_t)top;
+        link *l = &c->links[at];
+        if (l->rank != (int32_t)(top >> 32)) continue;
+        link *gone = &c->links[l->after];
+        l->id = l->merged;
+        l->after = gone->after;
+        gone->rank = NO_RANK;
+        if (l->after >= 0) c->links[l->after].before = at;
+        chain_rank(b, c, at);
+        if (l->before >= 0) chain_rank(b, c, l->before);
+    }
+}
+
+/* A merge pushes at most two entries and removes one symbol, so 3 n entries are enough. */
+static fl_status encode_long(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
+{
+    size_t links_bytes = (n_bytes * sizeof(link) + 7) & ~(size_t)7, want = links_bytes + 3 * n_bytes * sizeof(uint64_t);
+    if (want > scratch->n_bytes) {
+        free(scratch->memory);
+        *scratch = (bpe_scratch){ .memory = malloc(want), .n_bytes = want };
+        if (!scratch->memory) { scratch->n_bytes = 0; return fl_fail(err, FL_FULL, "tokenizer: no memory for a word of %zu bytes", n_bytes); }
+    }
+    chain c = { .links = scratch->memory, .heap = (uint64_t *)((uint8_t *)scratch->memory + links_bytes) };
+    int32_t n = 0;
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (b->byte_ids[bytes[i]] >= 0) c.links[n++].id = b->byte_ids[bytes[i]];
+    }
+    if (n == 0) return FL_OK;
+    merge_long(b, &c, n);
+    fl_status st = FL_OK;
+    for (int32_t at = 0; at >= 0 && st == FL_OK; at = c.links[at].after) st = id_list_add(out, c.links[at].id, err);
+    return st;
+}
+
+static fl_status encode_by_merges(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
+{
+    if (n_bytes > SHORT_MAX) return encode_long(b, scratch, bytes, n_bytes, out, err);
+    int32_t ids[SHORT_MAX], n = 0;
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (b->byte_ids[bytes[i]] >= 0) ids[n++] = b->byte_ids[bytes[i]];
+    }
+    n = merge_short(b, ids, n);
+    fl_status st = FL_OK;
+    for (int32_t i = 0; i < n && st == FL_OK; i++) st = id_list_add(out, ids[i], err);
+    return st;
+}
+
+fl_status bpe_encode(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
+{
+    int32_t id = find_word(b, bytes, n_bytes);
+    if (id >= 0 && (b->ignore_merges || b->kind[id] == TOKEN_REBUILT)) return id_list_add(out, id, err);
+    return encode_by_merges(b, scratch, bytes, n_bytes, out, err);
+}
+
+/* ---- opening ---- */
+
+/* Check every entry and find the largest id and the bytes of all tokens. */
+static fl_status measure_vocab(bpe *b, json_t *vocab, size_t *n_bytes, fl_err *err)
+{
+    size_t count = json_object_size(vocab);
+    if (count == 0 || count > FL_VOCAB_MAX) return fl_fail(err, FL_CORRUPT, "tokenizer: a vocabulary of %zu tokens (1 to %d are served)", count, FL_VOCAB_MAX);
+    *n_bytes = 0;
+    for (void *it = json_object_iter(vocab); it; it = json_object_iter_next(vocab, it)) {
+        size_t n = json_object_iter_key_len(it);
+        json_t *id = json_object_iter_value(it);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= FL_VOCAB_MAX)
+            return fl_fail(err, FL_CORRUPT, "tokenizer: the id of token \"%.60s\" is not a number from 0 to %d", json_object_iter_key(it), FL_VOCAB_MAX - 1);
+        if (n > TOKEN_BYTES_MAX) return fl_fail(err, FL_CORRUPT, "tokenizer: token %d has %zu bytes, above the limit of %d", (int)json_integer_value(id), n, TOKEN_BYTES_MAX);
+        if (json_integer_value(id) >= b->n_vocab) b->n_vocab = (int32_t)json_integer_value(id) + 1;
+        *n_bytes += n;
+    }
+    if (*n_bytes > UINT32_MAX / 2) return fl_fail(err, FL_CORRUPT, "tokenizer: the vocabulary's tokens have %zu bytes together", *n_bytes);
+    b->n_tokens = (int32_t)count;
+    return FL_OK;
+}
+
+static uint64_t table_size(uint64_t entries)
+{
+    uint64_t size = 16;
+    while (size < entries * 2) size *= 2;
+    return size;
+}
+
+static fl_status alloc_tables(bpe *b, size_t n_bytes, size_t n_merges, fl_err *err)
+{
+    size_t n = (size_t)b->n_vocab, words = table_size((uint64_t)b->n_tokens), merges = table_size(n_merges);
+    b->bytes = malloc(n_bytes + 1);
+    b->begin = calloc(n + 1, sizeof *b->begin);
+    b->kind = calloc(n, sizeof *b->kind);
+    b->word_slots = malloc(words * sizeof *b->word_slots);
+    b->merges = calloc(merges, sizeof *b->merges);
+    if (!b->bytes || !b->begin || !b->kind || !b->word_slots || !b->merges) return fl_fail(err, FL_FULL, "tokenizer: no memory for %d tokens", b->n_vocab);
+    for (size_t i = 0; i < words; i++) b->word_slots[i] = -1;
+    b->word_mask = (uint32_t)(words - 1);
+    b->merge_mask = merges - 1;
+    return FL_OK;
+}
+
+/* Lay the tokens' bytes out by id. `entries` [n_vocab], zeroed, receives the place of each id in the JSON object. */
+static fl_status fill_tokens(bpe *b, json_t *vocab, void **entries, fl_err *err)
+{
+    for (void *it = json_object_iter(vocab); it; it = json_object_iter_next(vocab, it)) {
+        int32_t id = (int32_t)json_integer_value(json_object_iter_value(it));
+        if (entries[id])
+            return fl_fail(err, FL_CORRUPT, "tokenizer: tokens \"%.60s\" and \"%.60s\" have the same id %d", json_object_iter_key(entries[id]), json_object_iter_key(it), id);
+        entries[id] = it;
+    }
+    uint32_t at = 0;
+    for (int32_t id = 0; id < b->n_vocab; id++) {
+        b->begin[id] = at;
+        if (!entries[id]) continue;
+        const char *key = json_object_iter_key(entries[id]);
+        size_t n = json_object_iter_key_len(entries[id]), n_bytes;
+        if (byte_alphabet_decode(key, n, b->bytes + at, &n_bytes)) {
+            b->kind[id] = TOKEN_BYTES;
+            at += (uint32_t)n_bytes;
+        } else {
+            b->kind[id] = TOKEN_OTHER;
+            memcpy(b->bytes + at, key, n);
+            at += (uint32_t)n;
+        }
+    }
+    b->begin[b->n_vocab] = at;
+    return FL_OK;
+}
+
+static void index_tokens(bpe *b)
+{
+    for (int i = 0; i < 256; i++) b->byte_ids[i] = -1;
+    for (int32_t id = 0; id < b->n_vocab; id++) {
+        size_t n;
+        const uint8_t *token = bpe_token(b, id, &n);
+        if (b->kind[id] != TOKEN_BYTES || n == 0) continue;
+        uint32_t at = (uint32_t)XXH3_64bits(token, n) & b->word_mask;
+        while (b->word_slots[at] >= 0) at = (at + 1) & b->word_mask;
+        b->word_slots[at] = id;
+        if (n == 1) b->byte_ids[token[0]] = id;
+    }
+}
+
+/* The id of a merge's part. */
+static fl_status part_id(json_t *vocab, const char *text, size_t n, size_t rank, int32_t *id, fl_err *err)
+{
+    json_t *v = json_object_getn(vocab, text, n);
+    if (!v) return fl_fail(err, FL_CORRUPT, "tokenizer: merge %zu names \"%.*s\", which is no token of the vocabulary", rank, (int)(n < 60 ? n : 60), text);
+    *id = (int32_t)json_integer_value(v);
+    return FL_OK;
+}
+
+/* A merge's two parts: ["a", "b"] or "a b". */
+static fl_status split_merge(json_t *merge, size_t rank, const char *part[2], size_t n[2], fl_err *err)
+{
+    if (json_is_array(merge) && json_array_size(merge) == 2 && json_is_string(json_array_get(merge, 0)) && json_is_string(json_array_get(merge, 1))) {
+        for (size_t i = 0; i < 2; i++) { part[i] = json_string_value(json_array_get(merge, i)); n[i] = json_string_length(json_array_get(merge, i)); }
+        return FL_OK;
+    }
+    const char *text = json_string_value(merge);
+    const char *space = text ? memchr(text, ' ', json_string_length(merge)) : NULL;
+    if (!space || memchr(space + 1, ' ', json_string_length(merge) - (size_t)(space + 1 - text)))
+        return fl_fail(err, FL_CORRUPT, "tokenizer: merge %zu is not two tokens (\"a b\" or [\"a\", \"b\"])", rank);
+    part[0] = text;
+    n[0] = (size_t)(space - text);
+    part[1] = space + 1;
+    n[1] = json_string_length(merge) - n[0] - 1;
+    return FL_OK;
+}
+
+static fl_status fill_merges(bpe *b, json_t *vocab, json_t *merges, fl_err *err)
+{
+    char joined[2 * TOKEN_BYTES_MAX];
+    for (size_t rank = 0; rank < json_array_size(merges); rank++) {
+        const char *part[2];
+        size_t n[2];
+        int32_t left = -1, right = -1, whole = -1;
+        fl_status st = split_merge(json_array_get(merges, rank), rank, part, n, err);
+        if (st != FL_OK) return st;
+        if ((st = part_id(vocab, part[0], n[0], rank, &left, err)) != FL_OK || (st = part_id(vocab, part[1], n[1], rank, &right, err)) != FL_OK) return st;
+        memcpy(joined, part[0], n[0]);
+        memcpy(joined + n[0], part[1], n[1]);
+        if ((st = part_id(vocab, joined, n[0] + n[1], rank, &whole, err)) != FL_OK) return st;
+        uint64_t key = pair_key(left, right), at = pair_hash(key) & b->merge_mask;
+        while (b->merges[at].key != 0 && b->merges[at].key != key) at = (at + 1) & b->merge_mask;
+        b->merges[at] = (merge_slot){ .key = key, .rank = (int32_t)rank, .id = whole };       /* of equal merges the last counts */
+    }
+    return FL_OK;
+}
+
+/* Mark the tokens that merging their own bytes gives back. */
+static fl_status mark_rebuilt(bpe *b, fl_err *err)
+{
+    id_list ids = { 0 };
+    bpe_scratch scratch = { 0 };
+    fl_status st = FL_OK;
+    for (int32_t id = 0; id < b->n_vocab && st == FL_OK; id++) {
+        size_t n;
+        const uint8_t *token = bpe_token(b, id, &n);
+        if (b->kind[id] != TOKEN_BYTES || n == 0 || n > REBUILT_MAX) continue;
+        ids.n = 0;
+        st = encode_by_merges(b, &scratch, token, n, &ids, err);
+        if (st == FL_OK && ids.n == 1 && ids.ids[0] == id) b->kind[id] = TOKEN_REBUILT;
+    }
+    free(ids.ids);
+    free(scratch.memory);
+    return st;
+}
+
+/* Every setting that changes ids is known here or refused. */
+static fl_status check_settings(const bpe *b, const json_t *model, fl_err *err)
+{
+    const char *type = json_string_value(json_object_get(model, "type"));
+    if (!type || strcmp(type, "BPE") != 0) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: models of type %.40s are not served, only byte-level BPE", type ? type : "(none)");
+    static const char *const affixes[] = { "continuing_subword_prefix", "end_of_word_suffix" };
+    for (size_t i = 0; i < 2; i++) {
+        const char *affix = json_string_value(json_object_get(model, affixes[i]));
+        if (affix && affix[0] != '\0') return fl_fail(err, FL_UNSUPPORTED, "tokenizer: model.%s is not served", affixes[i]);
+    }
+    const json_t *dropout = json_object_get(model, "dropout");
+    if (json_is_number(dropout) && json_number_value(dropout) != 0.0) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: model.dropout is not served: it would make ids random");
+    int n_bytes = 0;
+    for (int i = 0; i < 256; i++) n_bytes += b->byte_ids[i] >= 0;
+    if (n_bytes == 256) return FL_OK;                    /* no byte is ever unknown, so the rest cannot matter */
+    if (json_is_true(json_object_get(model, "byte_fallback"))) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: model.byte_fallback is not served, only byte-level BPE");
+    if (json_is_string(json_object_get(model, "unk_token"))) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: model.unk_token is not served with a vocabulary that lacks bytes");
+    return FL_OK;
+}
+
+fl_status bpe_open(bpe **out, const json_t *model, fl_err *err)
+{
+    json_t *vocab = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
+    if (!json_is_object(vocab)) return fl_fail(err, FL_CORRUPT, "tokenizer: model.vocab is not an object");
+    if (!json_is_array(merges)) return fl_fail(err, FL_CORRUPT, "tokenizer: model.merges is not an array");
+    if (json_array_size(merges) > 2 * (size_t)FL_VOCAB_MAX) return fl_fail(err, FL_CORRUPT, "tokenizer: %zu merges are more than %d", json_array_size(merges), 2 * FL_VOCAB_MAX);
+    bpe *b = calloc(1, sizeof *b);
+    if (!b) return fl_fail(err, FL_FULL, "tokenizer: no memory");
+    size_t n_bytes = 0;
+    void **entries = NULL;
+    fl_status st = measure_vocab(b, vocab, &n_bytes, err);
+    if (st != FL_OK) goto done;
+    if ((st = alloc_tables(b, n_bytes, json_array_size(merges), err)) != FL_OK) goto done;
+    entries = calloc((size_t)b->n_vocab, sizeof *entries);
+    if (!entries) { st = fl_fail(err, FL_FULL, "tokenizer: no memory for %d tokens", b->n_vocab); goto done; }
+    if ((st = fill_tokens(b, vocab, entries, err)) != FL_OK) goto done;
+    index_tokens(b);
+    b->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
+    if ((st = check_settings(b, model, err)) != FL_OK) goto done;
+    if ((st = fill_merges(b, vocab, merges, err)) != FL_OK) goto done;
+    if ((st = mark_rebuilt(b, err)) != FL_OK) goto done;
+    *out = b;
+    b = NULL;
+done:
+    free(entries);
+    bpe_close(b);
+    return st;
+}
+
+void bpe_close(bpe *b)
+{
+    if (!b) return;
+    free(b->bytes);
+    free(b->begin);
+    free(b->kind);
+    free(b->word_slots);
+    free(b->merges);
+    free(b);
+}
+
+int32_t bpe_vocab(const bpe *b) { return b->n_vocab; }
+int32_t bpe_tokens(const bpe *b) { return b->n_tokens; }

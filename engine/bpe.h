@@ -1,0 +1,36 @@
+/* bpe.h - byte-level byte-pair encoding: the vocabulary and merges of a tokenizer.json's `model`.
+ * Order    the pair with the lowest rank merges first, of equal ones the leftmost (Sennrich et al. 2016, arXiv:1508.07909).
+ * Threads  immutable after bpe_open; a scratch belongs to one call. */
+#ifndef ENGINE_BPE_H
+#define ENGINE_BPE_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "proto/status.h"
+
+typedef struct bpe bpe;
+
+typedef struct { int32_t *ids; size_t n, capacity; } id_list;          /* ids owned */
+fl_status id_list_add(id_list *list, int32_t id, fl_err *err);
+
+typedef struct { void *memory; size_t n_bytes; } bpe_scratch;          /* memory owned; zero-initialized */
+
+/* FL_CORRUPT or FL_UNSUPPORTED with the part's name. `model` is borrowed during the call. */
+fl_status bpe_open(bpe **out, const json_t *model, fl_err *err);
+void      bpe_close(bpe *b);                     /* accepts NULL */
+int32_t   bpe_vocab(const bpe *b);               /* largest id + 1 */
+int32_t   bpe_tokens(const bpe *b);              /* how many tokens the vocabulary lists */
+
+/* The bytes a token stands for (a token that is not written in the byte alphabet stands for its own UTF-8); *n_bytes 0 for an id without a token. */
+const uint8_t *bpe_token(const bpe *b, int32_t id, size_t *n_bytes);
+
+/* Append the ids of one pre-token of n_bytes (>= 1, below 2^31). */
+fl_status bpe_encode(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err);
+
+/* Bytes of a token written in the byte alphabet (GPT-2's: printable bytes as themselves, the rest from U+0100 on); false when a character is not of it. `out` has room
+ * for n_bytes. */
+bool byte_alphabet_decode(const char *token, size_t n_bytes, uint8_t *out, size_t *out_bytes);
+
+#endif

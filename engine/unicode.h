@@ -1,0 +1,46 @@
+/* unicode.h - character classes as the reference tokenizer library knows them (its Unicode version, not PCRE2's).
+ * Source   unicode_ranges.h, made by tests/golden/make_unicode_ranges.py.
+ * Threads  constant tables. */
+#ifndef ENGINE_UNICODE_H
+#define ENGINE_UNICODE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define UNICODE_END 0x110000u
+
+typedef struct { uint32_t first, last; } unicode_range;
+
+/* General categories as bits: a run of code points has one. */
+size_t   unicode_run_count(void);
+uint32_t unicode_run_first(size_t run);
+uint32_t unicode_run_bit(size_t run);
+
+/* The bits of \p{name}: a category (Lu), a major class (L) or LC. 0 when it is neither. */
+uint32_t unicode_property(const char *name, size_t n_bytes);
+
+/* The ranges of \p{script}, of \s, and of what \w holds beyond L, M, Nd, Nl, Pc; NULL when the script is not known here. */
+const unicode_range *unicode_script(const char *name, size_t n_bytes, size_t *count);
+const unicode_range *unicode_space(size_t *count);
+const unicode_range *unicode_word_rest(size_t *count);
+
+bool unicode_is_space(uint32_t c);
+/* A word character to the matcher of added tokens (the reference uses another regular expression library there). */
+bool unicode_is_added_word(uint32_t c);
+/* Inert for the reference's NFC, whatever utf8proc thinks. */
+bool unicode_is_young(uint32_t c);
+
+/* Decode one character of valid UTF-8. */
+static inline uint32_t utf8_next(const uint8_t *s, size_t *i)
+{
+    uint32_t b = s[*i];
+    if (b < 0x80) { *i += 1; return b; }
+    if (b < 0xE0) { uint32_t c = (b & 0x1F) << 6 | (s[*i + 1] & 0x3Fu); *i += 2; return c; }
+    if (b < 0xF0) { uint32_t c = (b & 0x0F) << 12 | (s[*i + 1] & 0x3Fu) << 6 | (s[*i + 2] & 0x3Fu); *i += 3; return c; }
+    uint32_t c = (b & 0x07) << 18 | (s[*i + 1] & 0x3Fu) << 12 | (s[*i + 2] & 0x3Fu) << 6 | (s[*i + 3] & 0x3Fu);
+    *i += 4;
+    return c;
+}
+
+#endif
