@@ -195,7 +195,7 @@ fl_status fl_detok_bytes(const fl_detok *table, const int32_t *ids, size_t n_ids
 
 /* Bytes of the character or of the malformed maximal subpart at p[0 .. n), n >= 1; *good says which. Unicode 15, table 3-7: only
  * the second byte's range depends on the first. */
-static size_t utf8_step(const uint8_t *p, size_t n, bool *good)
+size_t fl_utf8_step(const uint8_t *p, size_t n, bool *good)
 {
     uint8_t lead = p[0], low = 0x80, high = 0xBF;
     *good = lead < 0x80;
@@ -217,7 +217,7 @@ static size_t utf8_step(const uint8_t *p, size_t n, bool *good)
 bool fl_utf8_valid(const uint8_t *bytes, size_t n_bytes)
 {
     bool good = true;
-    for (size_t at = 0; at < n_bytes && good;) at += utf8_step(bytes + at, n_bytes - at, &good);
+    for (size_t at = 0; at < n_bytes && good;) at += fl_utf8_step(bytes + at, n_bytes - at, &good);
     return good;
 }
 
@@ -226,14 +226,14 @@ fl_status fl_utf8_repair(const uint8_t *bytes, size_t n_bytes, char **out, size_
     size_t total = 0, step;
     bool good, all_good = true;
     for (size_t at = 0; at < n_bytes; at += step) {
-        step = utf8_step(bytes + at, n_bytes - at, &good);
+        step = fl_utf8_step(bytes + at, n_bytes - at, &good);
         total += good ? step : 3;
         all_good = all_good && good;
     }
     char *text = malloc(total + 1), *end = text;
     if (!text) return fl_fail(err, FL_FULL, "utf8: no memory for %zu bytes of text", total);
     for (size_t at = 0; at < n_bytes; at += step) {
-        step = utf8_step(bytes + at, n_bytes - at, &good);
+        step = fl_utf8_step(bytes + at, n_bytes - at, &good);
         memcpy(end, good ? (const char *)bytes + at : "\xEF\xBF\xBD", good ? step : 3);
         end += good ? step : 3;
     }

@@ -35,6 +35,9 @@ fl_status fl_detok_bytes(const fl_detok *table, const int32_t *ids, size_t n_ids
 /* Valid UTF-8 from any bytes, each malformed maximal subpart as one U+FFFD (as Python's errors="replace"). `*out` malloc'ed
  * and NUL-terminated. *was_valid (NULL allowed) says whether nothing had to be replaced. */
 fl_status fl_utf8_repair(const uint8_t *bytes, size_t n_bytes, char **out, size_t *out_bytes, bool *was_valid, fl_err *err);
+
+/* Bytes of the unit at p (n >= 1): a well-formed sequence (*good), or a malformed maximal subpart. */
+size_t    fl_utf8_step(const uint8_t *p, size_t n, bool *good);
 bool      fl_utf8_valid(const uint8_t *bytes, size_t n_bytes);
 
 #endif

@@ -5,36 +5,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+#include "proto/detok.h"
 #include "proto/status.h"
 
 /* ---- UTF-8 ---- */
 
-/* Bytes of the well-formed sequence at p (Unicode table 3-7), 0 when there is none. */
-static size_t utf8_sequence(const unsigned char *p, size_t n)
-{
-    if (p[0] < 0x80) return 1;
-    size_t want = p[0] >= 0xF0 ? 4 : p[0] >= 0xE0 ? 3 : 2;
-    if (p[0] < 0xC2 || p[0] > 0xF4 || n < want) return 0;
-    unsigned char low = 0x80, high = 0xBF;               /* of the second byte: no overlong forms, no surrogates, nothing above U+10FFFF */
-    if (p[0] == 0xE0) low = 0xA0;
-    if (p[0] == 0xED) high = 0x9F;
-    if (p[0] == 0xF0) low = 0x90;
-    if (p[0] == 0xF4) high = 0x8F;
-    if (p[1] < low || p[1] > high) return 0;
-    for (size_t i = 2; i < want; i++) if ((p[i] & 0xC0) != 0x80) return 0;
-    return want;
-}
-
 size_t fl_utf8_fault(const char *text, size_t n_bytes)
 {
-    const unsigned char *p = (const unsigned char *)text;
+    const uint8_t *p = (const uint8_t *)text;
     size_t i = 0;
+    bool good;
     while (i < n_bytes) {
         uint64_t eight;
         while (n_bytes - i >= 8 && (memcpy(&eight, p + i, 8), (eight & 0x8080808080808080u) == 0)) i += 8;
         if (i == n_bytes) break;
-        size_t n = utf8_sequence(p + i, n_bytes - i);
-        if (n == 0) return i;
+        size_t n = fl_utf8_step(p + i, n_bytes - i, &good);
+        if (!good) return i;
         i += n;
     }
     return n_bytes;

@@ -1,0 +1,175 @@
+#include "coordinator/json_write.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "proto/detok.h"
+
+void json_out_fini(json_out *out)
+{
+    free(out->data);
+    *out = (json_out){ 0 };
+}
+
+void json_out_reset(json_out *out, size_t n_bytes)
+{
+    out->n_bytes = n_bytes;
+    out->failed = out->needs_comma = false;
+}
+
+static char *make_room(json_out *out, size_t n_bytes)
+{
+    if (out->failed) return NULL;
+    if (out->capacity - out->n_bytes < n_bytes) {
+        size_t capacity = out->capacity ? out->capacity : 1024;
+        while (capacity - out->n_bytes < n_bytes) capacity *= 2;
+        char *data = realloc(out->data, capacity);
+        if (!data) { out->failed = true; return NULL; }
+        out->data = data;
+        out->capacity = capacity;
+    }
+    return out->data + out->n_bytes;
+}
+
+static void put(json_out *out, const void *bytes, size_t n_bytes)
+{
+    char *to = make_room(out, n_bytes);
+    if (!to) return;
+    memcpy(to, bytes, n_bytes);
+    out->n_bytes += n_bytes;
+}
+
+static void begin_value(json_out *out)
+{
+    if (out->needs_comma) put(out, ",", 1);
+    out->needs_comma = true;
+}
+
+void json_begin(json_out *out, char bracket)
+{
+    begin_value(out);
+    put(out, &bracket, 1);
+    out->needs_comma = false;
+}
+
+void json_end(json_out *out, char bracket)
+{
+    put(out, &bracket, 1);
+    out->needs_comma = true;
+}
+
+void json_line_end(json_out *out)
+{
+    put(out, "\n", 1);
+    out->needs_comma = false;
+}
+
+void json_null(json_out *out)
+{
+    begin_value(out);
+    put(out, "null", 4);
+}
+
+static void put_number(json_out *out, const char *text)
+{
+    begin_value(out);
+    put(out, text, strlen(text));
+}
+
+void json_u64(json_out *out, uint64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
+    put_number(out, text);
+}
+
+void json_i64(json_out *out, int64_t value)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    put_number(out, text);
+}
+
+void json_float(json_out *out, float value)
+{
+    char text[32];
+    if (!isfinite(value)) { json_null(out); return; }
+    for (int digits = fabsf(value) < FLT_MIN ? 1 : 6; digits <= 9; digits++) {       /* %g drops zeros, so 6 digits are no longer than fewer; 9 always suffice */
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+    put_number(out, text);
+}
+
+/* ---- strings ---- */
+
+static void put_escape(json_out *out, unsigned code)
+{
+    char text[8];
+    const char *named = code == '"' ? "\\\"" : code == '\\' ? "\\\\" : code == '\n' ? "\\n" : code == '\r' ? "\\r" : code == '\t' ? "\\t" : NULL;
+    if (!named) { snprintf(text, sizeof text, "\\u%04x", code & 0xFFFF); named = text; }
+    put(out, named, strlen(named));
+}
+
+/* Does this byte stop a plain run: escaped, or not ASCII? */
+static bool is_plain(uint8_t c) { return c >= 0x20 && c < 0x7F && c != '"' && c != '\\'; }
+
+static void put_string(json_out *out, const uint8_t *p, size_t n)
+{
+    put(out, "\"", 1);
+    for (size_t at = 0; at < n;) {
+        size_t run = at;
+        while (run < n && is_plain(p[run])) run++;
+        put(out, p + at, run - at);
+        at = run;
+        if (at == n) break;
+        if (p[at] < 0x80) { put_escape(out, p[at++]); continue; }
+        bool good;
+        size_t step = fl_utf8_step(p + at, n - at, &good);
+        if (!good) put(out, "\xEF\xBF\xBD", 3);
+        else if (step == 3 && p[at] == 0xE2 && p[at + 1] == 0x80 && (p[at + 2] == 0xA8 || p[at + 2] == 0xA9)) put_escape(out, 0x2000u | (p[at + 2] & 0x3F));
+        else put(out, p + at, step);
+        at += step;
+    }
+    put(out, "\"", 1);
+}
+
+void json_bytes(json_out *out, const void *bytes, size_t n_bytes)
+{
+    begin_value(out);
+    put_string(out, bytes, n_bytes);
+}
+
+void json_string(json_out *out, const char *text) { json_bytes(out, text, strlen(text)); }
+
+void json_key_bytes(json_out *out, const void *key, size_t n_bytes)
+{
+    begin_value(out);
+    put_string(out, key, n_bytes);
+    put(out, ":", 1);
+    out->needs_comma = false;
+}
+
+void json_key(json_out *out, const char *key) { json_key_bytes(out, key, strlen(key)); }
+
+void json_base64(json_out *out, const void *bytes, size_t n_bytes)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *p = bytes;
+    begin_value(out);
+    put(out, "\"", 1);
+    char *to = make_room(out, n_bytes / 3 * 4 + 4);
+    if (!to) return;
+    for (size_t i = 0; i < n_bytes; i += 3) {
+        size_t n = n_bytes - i < 3 ? n_bytes - i : 3;
+        uint32_t three = (uint32_t)p[i] << 16 | (n > 1 ? (uint32_t)p[i + 1] << 8 : 0) | (n > 2 ? p[i + 2] : 0);
+        *to++ = digits[three >> 18];
+        *to++ = digits[three >> 12 & 63];
+        *to++ = n > 1 ? digits[three >> 6 & 63] : '=';
+        *to++ = n > 2 ? digits[three & 63] : '=';
+    }
+    out->n_bytes = (size_t)(to - out->data);
+    put(out, "\"", 1);
+}
