@@ -1,6 +1,5 @@
 #include "engine/kv_cache.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -36,8 +35,8 @@ fl_status kv_cache_open(kv_cache **out, int32_t n_layers, int32_t n_kv_heads, in
         goto done;
     }
     if (bytes > 0) {
-        void *pool = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (pool == MAP_FAILED) { status = fl_fail_errno(err, ENOMEM, "kv cache: no memory for a pool of %zu bytes; ask for a smaller one", bytes); goto done; }
+        void *pool = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pool == MAP_FAILED) { status = fl_fail(err, FL_FULL, "kv cache: no memory for a pool of %zu bytes; ask for a smaller one", bytes); goto done; }
         kv->pool = pool;
         kv->pool_bytes = bytes;
     }

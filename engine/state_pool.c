@@ -1,6 +1,5 @@
 #include "engine/state_pool.h"
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,8 +34,8 @@ fl_status state_pool_open(state_pool **out, int32_t n_layers, size_t delta_float
         goto done;
     }
     if (bytes > 0) {
-        void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) { status = fl_fail_errno(err, ENOMEM, "state pool: no memory for %zu bytes; lower the batch limit", bytes); goto done; }
+        void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED) { status = fl_fail(err, FL_FULL, "state pool: no memory for %zu bytes; lower the batch limit", bytes); goto done; }
         pool->pool = memory;
         pool->pool_bytes = bytes;
     }

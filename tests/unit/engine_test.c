@@ -1,0 +1,363 @@
+/* The engine's edges: what it refuses, how requests end, cancelling, and a row whose logits are no numbers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "engine/engine.h"
+#include "engine/safetensors.h"
+
+#define DEMO OPS_DIR "/demo_model"
+#define SMALL TESTS_DIR "/golden/models/small_qwen3_5_moe"
+
+static const int32_t prompt[] = { 284, 425, 531, 71, 307, 507, 282, 265, 285, 298, 270, 949, 323, 482, 286 };
+
+static engine *open_engine(const engine_options *options)
+{
+    engine *e = NULL;
+    fl_err err;
+    if (engine_open(&e, options, &err) != FL_OK) fail_msg("%s", err.text);
+    return e;
+}
+
+static void refuse_open(engine_options options, fl_status want, const char *part)
+{
+    engine *e = NULL;
+    fl_err err;
+    fl_status got = engine_open(&e, &options, &err);
+    if (got != want || !strstr(err.text, part)) fail_msg("%s: \"%s\"; wanted \"%s\"", fl_status_name(got), got == FL_OK ? "" : err.text, part);
+}
+
+static engine_request make_request(uint64_t tag, int32_t max_tokens)
+{
+    return (engine_request){ .tag = tag, .prompt = prompt, .n_prompt = 15, .sample_hi = 1,
+                             .sampling = { .top_p = 1, .repetition_penalty = 1, .max_tokens = max_tokens, .n_top = -1, .n_prompt_top = -1 } };
+}
+
+static void add(engine *e, engine_request r)
+{
+    fl_err err;
+    if (engine_add(e, &r, &err) != FL_OK) fail_msg("%s", err.text);
+}
+
+static void refuse_add(engine *e, engine_request r, const char *part)
+{
+    fl_err err;
+    fl_status got = engine_add(e, &r, &err);
+    if (got != FL_INVALID || !strstr(err.text, part)) fail_msg("%s: \"%s\"; wanted \"%s\"", fl_status_name(got), got == FL_OK ? "" : err.text, part);
+}
+
+/* All events until nothing is left to do, `capacity` at a time. */
+static int32_t run(engine *e, engine_event *events, int32_t events_max, int32_t capacity)
+{
+    int32_t n = 0, more;
+    fl_err err;
+    fl_status st;
+    while ((st = engine_step(e, events + n, events_max - n < capacity ? events_max - n : capacity, &more, &err)) == FL_OK) {
+        assert_true(more <= capacity);
+        n += more;
+    }
+    if (st != FL_AGAIN) fail_msg("%s", err.text);
+    return n;
+}
+
+static void free_events(engine_event *events, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (events[i].result) fl_result_free(events[i].result);
+        free(events[i].result);
+    }
+}
+
+static void bad_options_are_refused_with_a_sentence(void **state)
+{
+    (void)state;
+    refuse_open((engine_options){ .model = "/nowhere" }, FL_NOT_FOUND, "/nowhere has no config.json");
+    refuse_open((engine_options){ .model = DEMO, .batch_max = 5000 }, FL_INVALID, "batch limit");
+    refuse_open((engine_options){ .model = DEMO, .batch_max = -1 }, FL_INVALID, "batch limit");
+    refuse_open((engine_options){ .model = DEMO, .prefill_budget = -1 }, FL_INVALID, "prefill budget");
+    refuse_open((engine_options){ .model = DEMO, .context_max = -1 }, FL_INVALID, "context");
+    refuse_open((engine_options){ .model = DEMO, .kv_tokens = 8191 }, FL_INVALID, "does not hold one full context of 8192");
+    refuse_open((engine_options){ .model = DEMO, .context_max = 100, .kv_tokens = 100 }, FL_INVALID, "ask for 128 or more");
+}
+
+static void description_names_the_model(void **state)
+{
+    (void)state;
+    engine *e = open_engine(&(engine_options){ .model = DEMO "/", .n_threads = 1 }), *other = open_engine(&(engine_options){ .model = SMALL, .n_threads = 1, .context_max = 100 });
+    const engine_info *i = engine_describe(e);
+    assert_string_equal(i->name, "demo_model");
+    assert_string_equal(i->architecture, "qwen3_5_moe");
+    assert_string_equal(i->numerics, "cpu/1/bf16/f32");
+    assert_int_equal(strlen(i->fingerprint), 32);
+    assert_string_not_equal(i->fingerprint, engine_describe(other)->fingerprint);
+    assert_int_equal(i->n_vocab, 1024);
+    assert_int_equal(i->context_max, 8192);
+    assert_int_equal(i->n_eos, 2);
+    assert_true(i->temperature == 0.7f && i->top_p == 0.95f && i->top_k == 0);
+    assert_true(i->has_tokenizer);
+    assert_int_equal(fl_detok_vocab(engine_detok(e)), 1024);
+    assert_true(i->kv_tokens >= 8192);
+    assert_int_equal(engine_describe(other)->context_max, 100);
+    assert_false(engine_describe(other)->has_tokenizer);
+    assert_int_equal(fl_detok_vocab(engine_detok(other)), 0);
+    engine_close(e);
+    engine_close(other);
+}
+
+static void bad_requests_are_refused_with_a_sentence(void **state)
+{
+    (void)state;
+    static const int32_t outside[] = { 3, 1024 }, negative[] = { -1 };
+    engine *e = open_engine(&(engine_options){ .model = DEMO, .n_threads = 1, .context_max = 64 });
+    engine_request r = make_request(1, 50);
+    refuse_add(e, r, "15 prompt tokens and max_tokens 50 are more than the context of 64");
+    r.sampling.max_tokens = INT32_MAX;
+    refuse_add(e, r, "more than the context of 64");
+    r = make_request(1, 4);
+    r.prompt = outside; r.n_prompt = 2;
+    refuse_add(e, r, "prompt token 1 is 1024, outside the model's vocabulary of 1024");
+    r.prompt = negative; r.n_prompt = 1;
+    refuse_add(e, r, "prompt token 0 is -1");
+    r.n_prompt = 0;
+    refuse_add(e, r, "no tokens");
+    r = make_request(1, 4);
+    r.sample_hi = 0;
+    refuse_add(e, r, "no range");
+    r = make_request(1, 4);
+    r.sampling.min_tokens = 5;
+    refuse_add(e, r, "min_tokens 5 and max_tokens 4");
+    r = make_request(1, 4);
+    r.sampling.temperature = -1;
+    refuse_add(e, r, "temperature");
+    r = make_request(1, 49);
+    r.sampling.ignore_eos = true;                        /* exactly full */
+    add(e, r);
+    engine_event events[1];
+    assert_int_equal(run(e, events, 1, 1), 1);
+    assert_int_equal(events[0].result->n_ids, 49);
+    assert_int_equal(events[0].result->finish, FL_FINISH_LENGTH);
+    assert_int_equal(events[0].result->text_bytes, -1);
+    free_events(events, 1);
+    engine_close(e);
+}
+
+static void every_way_to_stop_is_told_apart(void **state)
+{
+    (void)state;
+    engine *e = open_engine(&(engine_options){ .model = DEMO, .n_threads = 1 });
+    engine_event events[8];
+    engine_request r = make_request(0, 64);              /* "    return sum(arr) / len(arr)\n" and the end token */
+    add(e, r);
+    assert_int_equal(run(e, events, 8, 8), 1);
+    const fl_result *whole = events[0].result;
+    assert_int_equal(whole->stop_kind, FL_STOP_EOS);
+    assert_int_equal(whole->stop_index, 0);
+    assert_int_equal(whole->n_ids, 10);
+    assert_int_equal(whole->text_bytes, 31);
+    assert_null(whole->prompt_ids);
+
+    const char *stop[] = { "zzz", "arr) / l" };
+    const size_t stop_bytes[] = { 3, 8 };
+    const int32_t stop_ids[] = { 99999, whole->ids[4] };
+    r.tag = 1; r.stop = stop; r.stop_bytes = stop_bytes; r.n_stop = 2;
+    add(e, r);
+    r = make_request(2, 64);
+    r.stop_ids = stop_ids; r.n_stop_ids = 2;
+    add(e, r);
+    r = make_request(3, 64);
+    r.sampling.ignore_eos = true;
+    add(e, r);
+    r = make_request(4, 5);
+    r.sampling.n_top = 2;
+    r.sampling.n_prompt_top = 1;
+    add(e, r);
+    r = make_request(5, 0);
+    r.sampling.n_prompt_top = 0;
+    r.sample_hi = 2;
+    add(e, r);
+    engine_event more[8];
+    assert_int_equal(run(e, more, 8, 1), 6);
+    for (int i = 0; i < 6; i++) {
+        const fl_result *g = more[i].result;
+        if (more[i].tag == 1) {
+            assert_int_equal(g->stop_kind, FL_STOP_STRING);
+            assert_int_equal(g->stop_index, 1);
+            assert_int_equal(g->text_bytes, 15);         /* "    return sum(" */
+        } else if (more[i].tag == 2) {
+            assert_int_equal(g->stop_kind, FL_STOP_ID);
+            assert_int_equal(g->stop_index, whole->ids[4]);
+            assert_int_equal(g->n_ids, 5);
+            assert_true(g->text_bytes > 0 && g->text_bytes < 31);
+        } else if (more[i].tag == 3) {
+            assert_int_equal(g->n_ids, 64);
+            assert_int_equal(g->finish, FL_FINISH_LENGTH);
+        } else if (more[i].tag == 4) {
+            assert_int_equal(g->n_ids, 5);
+            for (int k = 0; k < 5; k++) { assert_int_equal(g->top_ids[2 * k], g->ids[k]); assert_true(g->logprobs[k] == g->top_logprobs[2 * k] && g->logprobs[k] <= 0); }
+            assert_memory_equal(g->prompt_ids, prompt, sizeof prompt);
+            for (int k = 0; k < 14; k++) assert_true(g->prompt_logprobs[k] <= g->prompt_top_logprobs[k]);
+        } else {
+            assert_int_equal(more[i].tag, 5);
+            assert_int_equal(g->n_ids, 0);
+            for (int k = 0; k < 14; k++) assert_true(g->prompt_logprobs[k] < 0 && g->prompt_logprobs[k] > -100);
+        }
+    }
+    free_events(more, 6);
+    free_events(events, 1);
+    engine_close(e);
+}
+
+static void cancelled_samples_are_never_heard_of_again(void **state)
+{
+    (void)state;
+    engine *e = open_engine(&(engine_options){ .model = DEMO, .n_threads = 1, .batch_max = 4 });
+    engine_event events[16];
+    int32_t n;
+    fl_err err;
+    engine_request r = make_request(7, 30);
+    r.sample_hi = 4;
+    r.sampling.ignore_eos = true;
+    r.sampling.temperature = 1;
+    add(e, r);
+    engine_cancel(e, 7, 0);                              /* before its prompt is computed */
+    engine_cancel(e, 8, UINT32_MAX);                     /* nobody */
+    for (int i = 0; i < 3; i++) assert_int_equal(engine_step(e, events, 16, &n, &err), FL_OK);
+    engine_cancel(e, 7, 2);
+    engine_cancel(e, 7, 2);
+    r = make_request(9, 30);
+    add(e, r);
+    engine_cancel(e, 9, UINT32_MAX);
+    r = make_request(10, 4);
+    r.sample_hi = 3;
+    r.sampling.ignore_eos = true;
+    add(e, r);
+    n = run(e, events, 16, 1);
+    assert_int_equal(n, 5);
+    for (int i = 0; i < n; i++) assert_true((events[i].tag == 7 && (events[i].sample == 1 || events[i].sample == 3)) || events[i].tag == 10);
+    free_events(events, n);
+    engine_stats stats = engine_read_stats(e);
+    assert_int_equal(stats.running + stats.waiting, 0);
+    assert_int_equal(stats.kv_tokens_used, 0);
+
+    add(e, make_request(11, 2));                         /* finished, but its event is still with the engine */
+    assert_int_equal(engine_step(e, events, 0, &n, &err), FL_OK);
+    assert_int_equal(engine_step(e, events, 0, &n, &err), FL_OK);
+    assert_int_equal(n, 0);
+    engine_cancel(e, 11, UINT32_MAX);
+    assert_int_equal(run(e, events, 16, 16), 0);
+    add(e, make_request(12, 2));                         /* closing with work in it frees all */
+    assert_int_equal(engine_step(e, events, 0, &n, &err), FL_OK);
+    engine_close(e);
+}
+
+/* ---- a model that has no numbers for one token ---- */
+
+#define BAD_TOKEN 77
+#define BAD_DIM 5
+
+static void store(uint8_t *at, float value)              /* bf16, cut off */
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    at[0] = (uint8_t)(bits >> 16);
+    at[1] = (uint8_t)(bits >> 24);
+}
+
+/* One dimension of the residual that only BAD_TOKEN uses and no layer writes; the head turns it into minus infinity for every id. */
+static void poison(uint8_t *bytes, size_t n_bytes)
+{
+    safetensors *st = NULL;
+    fl_err err;
+    if (safetensors_open_bytes(&st, "model.safetensors", bytes, n_bytes, &err) != FL_OK) fail_msg("%s", err.text);
+    for (size_t i = 0; i < safetensors_count(st); i++) {
+        const tensor *t = safetensors_at(st, i);
+        uint8_t *data = bytes + (t->data - bytes);
+        bool is_output = strstr(t->name, "out_proj.") || strstr(t->name, "o_proj.") || strstr(t->name, "down_proj.");
+        for (int64_t k = 0; is_output && k < t->shape[1]; k++) store(data + 2 * (BAD_DIM * t->shape[1] + k), 0.0f);
+        if (strcmp(t->name, "model.embed_tokens.weight") == 0)
+            for (int64_t id = 0; id < t->shape[0]; id++) store(data + 2 * (id * t->shape[1] + BAD_DIM), id == BAD_TOKEN ? 100.0f : 0.0f);
+        if (strcmp(t->name, "lm_head.weight") == 0)
+            for (int64_t id = 0; id < t->shape[0]; id++) store(data + 2 * (id * t->shape[1] + BAD_DIM), -3e38f);
+    }
+    safetensors_close(st);
+}
+
+static uint8_t *read_file(const char *path, size_t *n_bytes)
+{
+    FILE *file = fopen(path, "re");
+    assert_non_null(file);
+    uint8_t *bytes = malloc(1 << 20);
+    assert_non_null(bytes);
+    *n_bytes = fread(bytes, 1, 1 << 20, file);
+    fclose(file);
+    return bytes;
+}
+
+static void write_file(const char *path, const uint8_t *bytes, size_t n_bytes)
+{
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n_bytes, file), n_bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+static void row_without_numbers_fails_alone(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/engine_test.XXXXXX", config[64], weights[64];
+    static const int32_t bad[] = { 3, 9, BAD_TOKEN }, good[] = { 3, 9, 12 };
+    size_t n_bytes;
+    assert_non_null(mkdtemp(dir));
+    snprintf(config, sizeof config, "%s/config.json", dir);
+    snprintf(weights, sizeof weights, "%s/model.safetensors", dir);
+    uint8_t *bytes = read_file(SMALL "/config.json", &n_bytes);
+    write_file(config, bytes, n_bytes);
+    free(bytes);
+    bytes = read_file(SMALL "/model.safetensors", &n_bytes);
+    poison(bytes, n_bytes);
+    write_file(weights, bytes, n_bytes);
+    free(bytes);
+
+    engine *e = open_engine(&(engine_options){ .model = dir, .n_threads = 1 });
+    engine_event events[8];
+    engine_request r = make_request(1, 6);
+    r.n_prompt = 3;
+    r.prompt = good;
+    add(e, r);
+    r.tag = 2; r.prompt = bad; r.sample_hi = 3;
+    add(e, r);
+    r.tag = 3; r.prompt = good; r.sample_hi = 1;
+    add(e, r);
+    int32_t n = run(e, events, 8, 8), n_good = 0, n_failed = 0;
+    for (int32_t i = 0; i < n; i++) {
+        if (events[i].kind == ENGINE_FINISHED) { assert_int_not_equal(events[i].tag, 2); assert_int_equal(events[i].result->n_ids, 6); n_good++; continue; }
+        assert_int_equal(events[i].tag, 2);
+        assert_int_equal(events[i].error, ROW_NAN_LOGITS);
+        assert_non_null(strstr(events[i].text, "not numbers"));
+        n_failed++;
+    }
+    assert_int_equal(n_good, 2);
+    assert_int_equal(n_failed, 1);
+    assert_int_equal(engine_read_stats(e).kv_tokens_used, 0);
+    free_events(events, n);
+    engine_close(e);
+    unlink(config);
+    unlink(weights);
+    rmdir(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_options_are_refused_with_a_sentence),
+        cmocka_unit_test(description_names_the_model),
+        cmocka_unit_test(bad_requests_are_refused_with_a_sentence),
+        cmocka_unit_test(every_way_to_stop_is_told_apart),
+        cmocka_unit_test(cancelled_samples_are_never_heard_of_again),
+        cmocka_unit_test(row_without_numbers_fails_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,187 @@
+/* The forms config.json comes in, and the sentences for what it must not say. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+#include "engine/model_config.h"
+
+#define SIZES "\"vocab_size\":256,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"max_position_embeddings\":4096"
+#define LINEAR "\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,\"linear_key_head_dim\":16,\"linear_value_head_dim\":16"
+#define DENSE "\"model_type\":\"qwen3_5_text\"," SIZES "," LINEAR ",\"intermediate_size\":128"
+#define MOE "\"model_type\":\"qwen3_5_moe\"," SIZES "," LINEAR ",\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,\"shared_expert_intermediate_size\":48"
+
+static model_config read_config(const char *json, const char *generation)
+{
+    model_config c;
+    fl_err err;
+    if (model_config_parse(&c, json, strlen(json), generation, generation ? strlen(generation) : 0, &err) != FL_OK) fail_msg("%s", err.text);
+    return c;
+}
+
+static void refuse(const char *json, const char *generation, fl_status want, const char *part)
+{
+    model_config c;
+    fl_err err;
+    fl_status got = model_config_parse(&c, json, strlen(json), generation, generation ? strlen(generation) : 0, &err);
+    if (got == FL_OK) { model_config_fini(&c); fail_msg("accepted; wanted \"%s\"", part); }
+    if (got != want || !strstr(err.text, part)) fail_msg("%s: \"%s\"; wanted \"%s\"", fl_status_name(got), err.text, part);
+}
+
+static void dense_text_model_is_read(void **state)
+{
+    (void)state;
+    model_config c = read_config("{" DENSE ",\"tie_word_embeddings\":true,\"eos_token_id\":7}", NULL);
+    assert_string_equal(c.architecture, "qwen3_5");
+    assert_int_equal(c.moe.n_experts, 0);
+    assert_int_equal(c.ff, 128);
+    assert_true(c.tied_head);
+    assert_int_equal(c.n_eos, 1);
+    assert_int_equal(c.eos_ids[0], 7);
+    assert_int_equal(c.linear.conv_width, 4);
+    assert_int_equal(c.context_max, 4096);
+    assert_true(c.temperature == 1.0f && c.top_p == 1.0f && c.min_p == 0.0f && c.repetition_penalty == 1.0f && c.top_k == 0);
+    model_config_fini(&c);
+}
+
+static void both_names_of_the_expert_count_are_read(void **state)
+{
+    (void)state;
+    model_config a = read_config("{" MOE ",\"num_experts\":8}", NULL), b = read_config("{" MOE ",\"num_local_experts\":8}", NULL);
+    assert_string_equal(a.architecture, "qwen3_5_moe");
+    assert_int_equal(a.moe.n_experts, 8);
+    assert_int_equal(b.moe.n_experts, 8);
+    assert_int_equal(a.moe.shared_ff, 48);
+    model_config_fini(&a);
+    model_config_fini(&b);
+}
+
+static void nested_text_model_is_read(void **state)
+{
+    (void)state;
+    model_config c = read_config("{\"model_type\":\"qwen3_5_moe\",\"vision_config\":{},\"tie_word_embeddings\":true,\"eos_token_id\":[1,2],\"text_config\":{\"model_type\":\"qwen3_5_moe_text\"," SIZES "," LINEAR
+                                 ",\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,\"eos_token_id\":null}}", NULL);
+    assert_string_equal(c.architecture, "qwen3_5_moe");
+    assert_true(c.tied_head);
+    assert_int_equal(c.n_eos, 2);
+    model_config_fini(&c);
+}
+
+static void layers_come_from_the_list_or_from_the_interval(void **state)
+{
+    (void)state;
+    model_config c = read_config("{" DENSE ",\"full_attention_interval\":2}", NULL);
+    assert_int_equal(c.layers[0], LAYER_LINEAR_ATTENTION);
+    assert_int_equal(c.layers[1], LAYER_FULL_ATTENTION);
+    assert_int_equal(c.layers[3], LAYER_FULL_ATTENTION);
+    model_config_fini(&c);
+    c = read_config("{" DENSE ",\"full_attention_interval\":2,\"layer_types\":[\"full_attention\",\"linear_attention\",\"linear_attention\",\"linear_attention\"]}", NULL);
+    assert_int_equal(c.layers[0], LAYER_FULL_ATTENTION);
+    assert_int_equal(c.layers[3], LAYER_LINEAR_ATTENTION);
+    model_config_fini(&c);
+    c = read_config("{" DENSE "}", NULL);
+    assert_int_equal(c.layers[2], LAYER_LINEAR_ATTENTION);
+    assert_int_equal(c.layers[3], LAYER_FULL_ATTENTION);
+    model_config_fini(&c);
+    refuse("{" DENSE ",\"layer_types\":[\"full_attention\"]}", NULL, FL_CORRUPT, "layer_types must list num_hidden_layers");
+    refuse("{" DENSE ",\"layer_types\":\"full_attention\"}", NULL, FL_CORRUPT, "layer_types must list num_hidden_layers");
+    refuse("{" DENSE ",\"layer_types\":[\"full_attention\",\"linear_attention\",\"sliding_attention\",\"full_attention\"]}", NULL, FL_UNSUPPORTED, "sliding_attention");
+}
+
+static void check_rope(const char *fields, double theta, int32_t n_rot)
+{
+    char json[1024];
+    snprintf(json, sizeof json, "{" DENSE "%s}", fields);
+    model_config c = read_config(json, NULL);
+    if (c.rope_theta != theta || c.n_rot != n_rot) fail_msg("%s: theta %g, n_rot %d", fields, c.rope_theta, c.n_rot);
+    model_config_fini(&c);
+}
+
+static void rope_is_read_in_both_forms_and_the_inner_factor_wins(void **state)
+{
+    (void)state;
+    check_rope("", 10000.0, 8);
+    check_rope(",\"rope_theta\":500000,\"partial_rotary_factor\":0.5", 500000.0, 16);
+    check_rope(",\"rope_theta\":5e5,\"rope_scaling\":{\"type\":\"default\"}", 5e5, 8);
+    check_rope(",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":1e7,\"partial_rotary_factor\":0.5},\"partial_rotary_factor\":0.25", 1e7, 16);
+    check_rope(",\"rope_parameters\":{\"rope_theta\":1e7,\"mrope_section\":[2,1,1]},\"partial_rotary_factor\":1.0", 1e7, 32);
+    refuse("{" DENSE ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4}}", NULL, FL_UNSUPPORTED, "rope_type \"yarn\"");
+    refuse("{" DENSE ",\"rope_parameters\":7}", NULL, FL_CORRUPT, "rope_parameters must be an object");
+    refuse("{" DENSE ",\"partial_rotary_factor\":0.1}", NULL, FL_CORRUPT, "partial_rotary_factor times head_dim");
+    refuse("{" DENSE ",\"rope_theta\":-1}", NULL, FL_CORRUPT, "rope_theta must be a number");
+}
+
+static void unknown_architecture_lists_the_known_ones(void **state)
+{
+    (void)state;
+    refuse("{\"model_type\":\"mamba\"}", NULL, FL_UNSUPPORTED, "the architecture \"mamba\" is unknown; known ones are qwen3_5, qwen3_5_moe");
+    refuse("{\"model_type\":\"qwen3_5_mo\"}", NULL, FL_UNSUPPORTED, "unknown");
+    refuse("{\"model_type\":\"_text\"}", NULL, FL_UNSUPPORTED, "unknown");
+    refuse("{\"hidden_size\":64}", NULL, FL_CORRUPT, "model_type is missing");
+}
+
+static void sizes_outside_their_range_are_refused(void **state)
+{
+    (void)state;
+    refuse("{\"model_type\":\"qwen3_5\"}", NULL, FL_CORRUPT, "vocab_size is missing");
+    refuse("{\"model_type\":\"qwen3_5\",\"vocab_size\":0}", NULL, FL_CORRUPT, "vocab_size must be a whole number from 1");
+    refuse("{\"model_type\":\"qwen3_5\",\"vocab_size\":99999999999}", NULL, FL_CORRUPT, "vocab_size");
+    refuse("{\"model_type\":\"qwen3_5\",\"vocab_size\":\"256\"}", NULL, FL_CORRUPT, "vocab_size");
+    refuse("{" DENSE ",\"rms_norm_eps\":-1}", NULL, FL_CORRUPT, "rms_norm_eps");
+    refuse("{" DENSE ",\"rms_norm_eps\":\"x\"}", NULL, FL_CORRUPT, "rms_norm_eps");
+    refuse("{" DENSE ",\"hidden_act\":\"gelu\"}", NULL, FL_UNSUPPORTED, "hidden_act");
+    refuse("{" DENSE ",\"attention_bias\":1}", NULL, FL_CORRUPT, "attention_bias must be true or false");
+    refuse("{" MOE ",\"num_experts\":1}", NULL, FL_CORRUPT, "num_experts_per_tok is larger");
+    refuse("{" MOE "}", NULL, FL_CORRUPT, "num_local_experts is missing");
+    refuse("{\"model_type\":\"qwen3_5\",\"vocab_size\":256,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":5,\"num_key_value_heads\":2,\"intermediate_size\":1}", NULL, FL_CORRUPT, "must be a multiple of num_key_value_heads");
+    refuse("{\"model_type\":\"qwen3_5\"," SIZES ",\"intermediate_size\":1,\"linear_num_key_heads\":3,\"linear_num_value_heads\":4}", NULL, FL_CORRUPT, "linear_num_value_heads must be a multiple");
+    refuse("{" DENSE ",\"eos_token_id\":-3}", NULL, FL_CORRUPT, "eos_token_id must be ids");
+    refuse("{" DENSE ",\"eos_token_id\":[\"a\"]}", NULL, FL_CORRUPT, "eos_token_id must be ids");
+    refuse("nonsense", NULL, FL_CORRUPT, "config.json: not JSON");
+    refuse("[]", NULL, FL_CORRUPT, "not a JSON object");
+    refuse("", NULL, FL_CORRUPT, "config.json: not JSON");
+}
+
+static void generation_settings_replace_the_defaults(void **state)
+{
+    (void)state;
+    model_config c = read_config("{" DENSE ",\"eos_token_id\":7}", "{\"eos_token_id\":[0,2],\"temperature\":0.7,\"top_p\":0.95,\"top_k\":20,\"min_p\":0.1,\"repetition_penalty\":1.05,\"do_sample\":true}");
+    assert_int_equal(c.n_eos, 2);
+    assert_int_equal(c.eos_ids[1], 2);
+    assert_true(c.temperature == 0.7f && c.top_p == 0.95f && c.min_p == 0.1f && c.repetition_penalty == 1.05f);
+    assert_int_equal(c.top_k, 20);
+    model_config_fini(&c);
+    c = read_config("{" DENSE ",\"eos_token_id\":7}", "{\"eos_token_id\":null,\"top_k\":-1}");
+    assert_int_equal(c.eos_ids[0], 7);
+    assert_int_equal(c.top_k, 0);
+    model_config_fini(&c);
+    refuse("{" DENSE "}", "{\"temperature\":-1}", FL_CORRUPT, "generation_config.json: temperature");
+    refuse("{" DENSE "}", "{\"top_p\":0}", FL_CORRUPT, "generation_config.json: top_p must be above 0");
+    refuse("{" DENSE "}", "x", FL_CORRUPT, "generation_config.json: not JSON");
+}
+
+static void missing_folder_is_named(void **state)
+{
+    (void)state;
+    model_config c;
+    fl_err err;
+    assert_int_equal(model_config_read(&c, "/nowhere/at/all", &err), FL_NOT_FOUND);
+    assert_non_null(strstr(err.text, "/nowhere/at/all has no config.json"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(dense_text_model_is_read),
+        cmocka_unit_test(both_names_of_the_expert_count_are_read),
+        cmocka_unit_test(nested_text_model_is_read),
+        cmocka_unit_test(layers_come_from_the_list_or_from_the_interval),
+        cmocka_unit_test(rope_is_read_in_both_forms_and_the_inner_factor_wins),
+        cmocka_unit_test(unknown_architecture_lists_the_known_ones),
+        cmocka_unit_test(sizes_outside_their_range_are_refused),
+        cmocka_unit_test(generation_settings_replace_the_defaults),
+        cmocka_unit_test(missing_folder_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
