@@ -398,6 +398,7 @@ bool fl_json_is(const char *text, fl_json string, const char *literal)
     if (string.type != FL_JSON_STRING) return false;
     size_t at = string.start + 1, end = string.end - 1, left = strlen(literal), n;
     char buffer[4];
+    if (end - at <= left) return end - at == left && memcmp(text + at, literal, left) == 0;          /* an escape would make it longer */
     while (at < end) {
         const char *piece = string_piece(text, &at, end, buffer, &n);
         if (n > left || memcmp(piece, literal, n) != 0) return false;
