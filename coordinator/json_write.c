@@ -47,26 +47,26 @@ static void begin_value(json_out *out)
     out->needs_comma = true;
 }
 
-void json_begin(json_out *out, char bracket)
+void json_out_begin(json_out *out, char bracket)
 {
     begin_value(out);
     put(out, &bracket, 1);
     out->needs_comma = false;
 }
 
-void json_end(json_out *out, char bracket)
+void json_out_end(json_out *out, char bracket)
 {
     put(out, &bracket, 1);
     out->needs_comma = true;
 }
 
-void json_line_end(json_out *out)
+void json_out_line_end(json_out *out)
 {
     put(out, "\n", 1);
     out->needs_comma = false;
 }
 
-void json_null(json_out *out)
+void json_out_null(json_out *out)
 {
     begin_value(out);
     put(out, "null", 4);
@@ -78,24 +78,24 @@ static void put_number(json_out *out, const char *text)
     put(out, text, strlen(text));
 }
 
-void json_u64(json_out *out, uint64_t value)
+void json_out_u64(json_out *out, uint64_t value)
 {
     char text[32];
     snprintf(text, sizeof text, "%llu", (unsigned long long)value);
     put_number(out, text);
 }
 
-void json_i64(json_out *out, int64_t value)
+void json_out_i64(json_out *out, int64_t value)
 {
     char text[32];
     snprintf(text, sizeof text, "%lld", (long long)value);
     put_number(out, text);
 }
 
-void json_float(json_out *out, float value)
+void json_out_float(json_out *out, float value)
 {
     char text[32];
-    if (!isfinite(value)) { json_null(out); return; }
+    if (!isfinite(value)) { json_out_null(out); return; }
     for (int digits = fabsf(value) < FLT_MIN ? 1 : 6; digits <= 9; digits++) {       /* %g drops zeros, so 6 digits are no longer than fewer; 9 always suffice */
         snprintf(text, sizeof text, "%.*g", digits, (double)value);
         if (strtof(text, NULL) == value) break;
@@ -136,15 +136,15 @@ static void put_string(json_out *out, const uint8_t *p, size_t n)
     put(out, "\"", 1);
 }
 
-void json_bytes(json_out *out, const void *bytes, size_t n_bytes)
+void json_out_bytes(json_out *out, const void *bytes, size_t n_bytes)
 {
     begin_value(out);
     put_string(out, bytes, n_bytes);
 }
 
-void json_string(json_out *out, const char *text) { json_bytes(out, text, strlen(text)); }
+void json_out_string(json_out *out, const char *text) { json_out_bytes(out, text, strlen(text)); }
 
-void json_key_bytes(json_out *out, const void *key, size_t n_bytes)
+void json_out_key_bytes(json_out *out, const void *key, size_t n_bytes)
 {
     begin_value(out);
     put_string(out, key, n_bytes);
@@ -152,9 +152,9 @@ void json_key_bytes(json_out *out, const void *key, size_t n_bytes)
     out->needs_comma = false;
 }
 
-void json_key(json_out *out, const char *key) { json_key_bytes(out, key, strlen(key)); }
+void json_out_key(json_out *out, const char *key) { json_out_key_bytes(out, key, strlen(key)); }
 
-void json_base64(json_out *out, const void *bytes, size_t n_bytes)
+void json_out_base64(json_out *out, const void *bytes, size_t n_bytes)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const uint8_t *p = bytes;

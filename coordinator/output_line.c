@@ -81,133 +81,133 @@ static fl_status check_results(const fl_row *row, const fl_result *results, fl_e
 
 static void write_ids(json_out *out, const int32_t *ids, size_t n_ids)
 {
-    json_begin(out, '[');
-    for (size_t i = 0; i < n_ids; i++) json_i64(out, ids[i]);
-    json_end(out, ']');
+    json_out_begin(out, '[');
+    for (size_t i = 0; i < n_ids; i++) json_out_i64(out, ids[i]);
+    json_out_end(out, ']');
 }
 
 static fl_status write_choice(json_out *out, const fl_row *row, const fl_result *results, int32_t sample, const shown_text *shown, const fl_detok *table, fl_err *err)
 {
     const fl_result *r = &results[sample];
     fl_status st = FL_OK;
-    json_begin(out, '{');
+    json_out_begin(out, '{');
     if (row->endpoint == ROW_CHAT) {
-        json_key(out, "index");
-        json_i64(out, sample);
-        json_key(out, "message");
-        json_begin(out, '{');
-        json_key(out, "role");
-        json_string(out, "assistant");
-        json_key(out, "content");
-        json_bytes(out, shown->bytes, shown->n_bytes);
-        json_key(out, "refusal");
-        json_null(out);
-        json_end(out, '}');
+        json_out_key(out, "index");
+        json_out_i64(out, sample);
+        json_out_key(out, "message");
+        json_out_begin(out, '{');
+        json_out_key(out, "role");
+        json_out_string(out, "assistant");
+        json_out_key(out, "content");
+        json_out_bytes(out, shown->bytes, shown->n_bytes);
+        json_out_key(out, "refusal");
+        json_out_null(out);
+        json_out_end(out, '}');
     } else {
-        json_key(out, "text");
-        json_bytes(out, shown->bytes, shown->n_bytes);
-        json_key(out, "index");
-        json_i64(out, sample);
+        json_out_key(out, "text");
+        json_out_bytes(out, shown->bytes, shown->n_bytes);
+        json_out_key(out, "index");
+        json_out_i64(out, sample);
     }
-    json_key(out, "logprobs");
-    if (row->logprobs < 0) json_null(out);
+    json_out_key(out, "logprobs");
+    if (row->logprobs < 0) json_out_null(out);
     else if (row->endpoint == ROW_CHAT) st = output_chat_logprobs(out, row, r, table, err);
     else st = output_text_logprobs(out, row, &results[0], r, shown, table, err);
-    json_key(out, "finish_reason");
-    json_string(out, r->finish == FL_FINISH_STOP ? "stop" : "length");
+    json_out_key(out, "finish_reason");
+    json_out_string(out, r->finish == FL_FINISH_STOP ? "stop" : "length");
     if (row->prompt_logprobs >= 0 && row->endpoint == ROW_COMPLETION && st == FL_OK) {
-        json_key(out, "prompt_logprobs");
+        json_out_key(out, "prompt_logprobs");
         st = output_prompt_logprobs(out, row, &results[0], table, err);
     }
     if (row->return_token_ids) {
-        json_key(out, "token_ids");
+        json_out_key(out, "token_ids");
         write_ids(out, r->ids, r->n_ids);
     }
-    json_end(out, '}');
+    json_out_end(out, '}');
     return st;
 }
 
 /* Our own part of a choice: which stop fired, and the bytes of a text that is no UTF-8. */
 static void write_extra(json_out *out, const fl_row *row, const fl_result *r, int32_t sample, const shown_text *shown)
 {
-    json_begin(out, '{');
-    json_key(out, "index");
-    json_i64(out, sample);
-    json_key(out, "stop");
+    json_out_begin(out, '{');
+    json_out_key(out, "index");
+    json_out_i64(out, sample);
+    json_out_key(out, "stop");
     if (r->stop_kind == FL_STOP_NONE) {
-        json_null(out);
+        json_out_null(out);
     } else {
         bool string = r->stop_kind == FL_STOP_STRING;
-        json_begin(out, '{');
-        json_key(out, "kind");
-        json_string(out, string ? "string" : r->stop_kind == FL_STOP_EOS ? "end_token" : "stop_token");
-        json_key(out, string ? "string" : "token_id");
-        if (string) json_bytes(out, row->stop[r->stop_index], row->stop_bytes[r->stop_index]);
-        else json_i64(out, r->stop_index);
-        json_end(out, '}');
+        json_out_begin(out, '{');
+        json_out_key(out, "kind");
+        json_out_string(out, string ? "string" : r->stop_kind == FL_STOP_EOS ? "end_token" : "stop_token");
+        json_out_key(out, string ? "string" : "token_id");
+        if (string) json_out_bytes(out, row->stop[r->stop_index], row->stop_bytes[r->stop_index]);
+        else json_out_i64(out, r->stop_index);
+        json_out_end(out, '}');
     }
     if (!shown->is_utf8) {
-        json_key(out, "text_base64");
-        json_base64(out, shown->bytes, shown->n_bytes);
+        json_out_key(out, "text_base64");
+        json_out_base64(out, shown->bytes, shown->n_bytes);
     }
-    json_end(out, '}');
+    json_out_end(out, '}');
 }
 
 static void write_usage(json_out *out, const fl_row *row, const fl_result *results)
 {
     uint64_t prompt = (uint64_t)results[0].n_prompt, completion = 0;
     for (int32_t i = 0; i < row->n; i++) completion += results[i].n_ids;
-    json_key(out, "usage");
-    json_begin(out, '{');
-    json_key(out, "prompt_tokens");
-    json_u64(out, prompt);
-    json_key(out, "completion_tokens");
-    json_u64(out, completion);
-    json_key(out, "total_tokens");
-    json_u64(out, prompt + completion);
-    json_end(out, '}');
+    json_out_key(out, "usage");
+    json_out_begin(out, '{');
+    json_out_key(out, "prompt_tokens");
+    json_out_u64(out, prompt);
+    json_out_key(out, "completion_tokens");
+    json_out_u64(out, completion);
+    json_out_key(out, "total_tokens");
+    json_out_u64(out, prompt + completion);
+    json_out_end(out, '}');
 }
 
 static fl_status write_body(json_out *out, const output_job *job, const fl_row *row, const fl_result *results, const shown_text *shown, const fl_detok *table, fl_err *err)
 {
     bool chat = row->endpoint == ROW_CHAT;
     fl_status st = FL_OK;
-    json_begin(out, '{');
-    json_key(out, "id");
-    json_string(out, make_id(chat ? "chatcmpl-" : "cmpl-", ID_BODY, job, row->custom_id, row->custom_id_bytes).text);
-    json_key(out, "object");
-    json_string(out, chat ? "chat.completion" : "text_completion");
-    json_key(out, "created");
-    json_i64(out, job->created);
-    json_key(out, "model");
-    json_string(out, row->model ? row->model : job->model);
-    json_key(out, "choices");
-    json_begin(out, '[');
+    json_out_begin(out, '{');
+    json_out_key(out, "id");
+    json_out_string(out, make_id(chat ? "chatcmpl-" : "cmpl-", ID_BODY, job, row->custom_id, row->custom_id_bytes).text);
+    json_out_key(out, "object");
+    json_out_string(out, chat ? "chat.completion" : "text_completion");
+    json_out_key(out, "created");
+    json_out_i64(out, job->created);
+    json_out_key(out, "model");
+    json_out_string(out, row->model ? row->model : job->model);
+    json_out_key(out, "choices");
+    json_out_begin(out, '[');
     for (int32_t i = 0; i < row->n && st == FL_OK; i++) st = write_choice(out, row, results, i, &shown[i], table, err);
-    json_end(out, ']');
+    json_out_end(out, ']');
     write_usage(out, row, results);
     if (chat && row->prompt_logprobs >= 0 && st == FL_OK) {
-        json_key(out, "prompt_logprobs");
+        json_out_key(out, "prompt_logprobs");
         st = output_prompt_logprobs(out, row, &results[0], table, err);
     }
     if (row->return_token_ids) {
-        json_key(out, "prompt_token_ids");
+        json_out_key(out, "prompt_token_ids");
         write_ids(out, results[0].prompt_ids, (size_t)results[0].n_prompt);
     }
-    json_key(out, "tokenfleet");
-    json_begin(out, '{');
-    json_key(out, "seed");
-    json_u64(out, row->given & ROW_GIVEN_SEED ? row->seed : job->seed);
-    json_key(out, "model_fingerprint");
-    json_string(out, job->fingerprint);
-    json_key(out, "numerics");
-    json_string(out, job->numerics);
-    json_key(out, "choices");
-    json_begin(out, '[');
+    json_out_key(out, "tokenfleet");
+    json_out_begin(out, '{');
+    json_out_key(out, "seed");
+    json_out_u64(out, row->given & ROW_GIVEN_SEED ? row->seed : job->seed);
+    json_out_key(out, "model_fingerprint");
+    json_out_string(out, job->fingerprint);
+    json_out_key(out, "numerics");
+    json_out_string(out, job->numerics);
+    json_out_key(out, "choices");
+    json_out_begin(out, '[');
     for (int32_t i = 0; i < row->n; i++) write_extra(out, row, &results[i], i, &shown[i]);
-    json_end(out, ']');
-    json_end(out, '}');
-    json_end(out, '}');
+    json_out_end(out, ']');
+    json_out_end(out, '}');
+    json_out_end(out, '}');
     return st;
 }
 
@@ -222,24 +222,24 @@ fl_status output_line_write(json_out *out, const output_job *job, const fl_row *
     if (!shown) return fl_fail(err, FL_FULL, "output: no memory for %d samples", row->n);
     for (int32_t i = 0; i < row->n; i++)
         if ((st = shown_bytes(&shown[i], row, results, i, table, err)) != FL_OK) goto done;
-    json_begin(out, '{');
-    json_key(out, "id");
-    json_string(out, make_id("batch_req_", ID_LINE, job, row->custom_id, row->custom_id_bytes).text);
-    json_key(out, "custom_id");
-    json_bytes(out, row->custom_id, row->custom_id_bytes);
-    json_key(out, "response");
-    json_begin(out, '{');
-    json_key(out, "status_code");
-    json_i64(out, 200);
-    json_key(out, "request_id");
-    json_string(out, make_id("req_", ID_REQUEST, job, row->custom_id, row->custom_id_bytes).text);
-    json_key(out, "body");
+    json_out_begin(out, '{');
+    json_out_key(out, "id");
+    json_out_string(out, make_id("batch_req_", ID_LINE, job, row->custom_id, row->custom_id_bytes).text);
+    json_out_key(out, "custom_id");
+    json_out_bytes(out, row->custom_id, row->custom_id_bytes);
+    json_out_key(out, "response");
+    json_out_begin(out, '{');
+    json_out_key(out, "status_code");
+    json_out_i64(out, 200);
+    json_out_key(out, "request_id");
+    json_out_string(out, make_id("req_", ID_REQUEST, job, row->custom_id, row->custom_id_bytes).text);
+    json_out_key(out, "body");
     st = write_body(out, job, row, results, shown, table, err);
-    json_end(out, '}');
-    json_key(out, "error");
-    json_null(out);
-    json_end(out, '}');
-    json_line_end(out);
+    json_out_end(out, '}');
+    json_out_key(out, "error");
+    json_out_null(out);
+    json_out_end(out, '}');
+    json_out_line_end(out);
     if (st == FL_OK && out->failed) st = fl_fail(err, FL_FULL, "output: no memory for a line of more than %zu bytes", out->n_bytes - start);
 done:
     if (st != FL_OK) json_out_reset(out, start);
@@ -251,26 +251,26 @@ done:
 fl_status output_error_write(json_out *out, const output_job *job, const output_error *error, fl_err *err)
 {
     size_t start = out->n_bytes;
-    json_begin(out, '{');
-    json_key(out, "id");
-    json_string(out, make_id("batch_req_", ID_LINE, job, error->custom_id, error->custom_id_bytes).text);
-    json_key(out, "custom_id");
-    json_bytes(out, error->custom_id, error->custom_id_bytes);
-    json_key(out, "response");
-    json_null(out);
-    json_key(out, "error");
-    json_begin(out, '{');
-    json_key(out, "code");
-    json_string(out, fl_row_error_name(error->code));
-    json_key(out, "message");
-    json_bytes(out, error->text, error->text_bytes);
-    json_key(out, "line");
-    json_u64(out, error->line);
-    json_key(out, "offset");
-    json_u64(out, error->offset);
-    json_end(out, '}');
-    json_end(out, '}');
-    json_line_end(out);
+    json_out_begin(out, '{');
+    json_out_key(out, "id");
+    json_out_string(out, make_id("batch_req_", ID_LINE, job, error->custom_id, error->custom_id_bytes).text);
+    json_out_key(out, "custom_id");
+    json_out_bytes(out, error->custom_id, error->custom_id_bytes);
+    json_out_key(out, "response");
+    json_out_null(out);
+    json_out_key(out, "error");
+    json_out_begin(out, '{');
+    json_out_key(out, "code");
+    json_out_string(out, fl_row_error_name(error->code));
+    json_out_key(out, "message");
+    json_out_bytes(out, error->text, error->text_bytes);
+    json_out_key(out, "line");
+    json_out_u64(out, error->line);
+    json_out_key(out, "offset");
+    json_out_u64(out, error->offset);
+    json_out_end(out, '}');
+    json_out_end(out, '}');
+    json_out_line_end(out);
     if (!out->failed) return FL_OK;
     json_out_reset(out, start);
     return fl_fail(err, FL_FULL, "output: no memory for an error line");

@@ -42,7 +42,7 @@ static bool write_name(json_out *out, const fl_detok *table, int32_t id)
 {
     token_name name;
     bool made = name_of(&name, table, id);
-    if (made) json_bytes(out, name.p, name.n);
+    if (made) json_out_bytes(out, name.p, name.n);
     free(name.made);
     return made;
 }
@@ -77,7 +77,7 @@ static bool write_top_dict(json_out *out, const position *p, const fl_detok *tab
     token_name names[FL_TOP_LOGPROBS_MAX + 1];
     int n_names = 0, n_all = p->n_top + !in_top(p);
     bool ok = true;
-    json_begin(out, '{');
+    json_out_begin(out, '{');
     for (int k = 0; k < n_all && ok; k++) {
         int32_t id = k < p->n_top ? p->top_ids[k] : p->id;
         float logprob = k < p->n_top ? p->top_logprobs[k] : p->logprob;
@@ -88,8 +88,8 @@ static bool write_top_dict(json_out *out, const position *p, const fl_detok *tab
             int other = 0;
             while (other < n_names && !same_name(&names[other], &name)) other++;
             if (other == n_names) {
-                json_key_bytes(out, name.p, name.n);
-                json_float(out, logprob);
+                json_out_key_bytes(out, name.p, name.n);
+                json_out_float(out, logprob);
                 names[n_names++] = name;
                 name.made = NULL;
                 break;
@@ -100,7 +100,7 @@ static bool write_top_dict(json_out *out, const position *p, const fl_detok *tab
         }
         free(name.made);
     }
-    json_end(out, '}');
+    json_out_end(out, '}');
     for (int k = 0; k < n_names; k++) free(names[k].made);
     return ok;
 }
@@ -126,41 +126,41 @@ static void write_offsets(json_out *out, const fl_result *prompt, size_t n_promp
 {
     character_walk walk = { shown, 0, 0 };
     size_t byte = 0, n;
-    json_key(out, "text_offset");
-    json_begin(out, '[');
+    json_out_key(out, "text_offset");
+    json_out_begin(out, '[');
     for (size_t i = 0; i < n_prompt; i++) {              /* a prompt's text may differ from its tokens' (normalization): stay inside */
-        json_u64(out, character_at(&walk, byte < shown->n_prompt_bytes ? byte : shown->n_prompt_bytes));
+        json_out_u64(out, character_at(&walk, byte < shown->n_prompt_bytes ? byte : shown->n_prompt_bytes));
         fl_detok_token(table, prompt->prompt_ids[i], true, &n);
         byte += n;
     }
     byte = shown->n_prompt_bytes;
     for (size_t i = 0; i < sample->n_ids; i++) {
-        json_u64(out, character_at(&walk, byte));
+        json_out_u64(out, character_at(&walk, byte));
         fl_detok_token(table, sample->ids[i], true, &n);
         byte += n;
     }
-    json_end(out, ']');
+    json_out_end(out, ']');
 }
 
 fl_status output_text_logprobs(json_out *out, const fl_row *row, const fl_result *prompt, const fl_result *sample, const shown_text *shown, const fl_detok *table, fl_err *err)
 {
     size_t n_prompt = row->echo ? (size_t)prompt->n_prompt : 0;
     bool ok = true;
-    json_begin(out, '{');
-    json_key(out, "tokens");
-    json_begin(out, '[');
+    json_out_begin(out, '{');
+    json_out_key(out, "tokens");
+    json_out_begin(out, '[');
     for (size_t i = 0; i < n_prompt && ok; i++) ok = write_name(out, table, prompt->prompt_ids[i]);
     for (size_t i = 0; i < sample->n_ids && ok; i++) ok = write_name(out, table, sample->ids[i]);
-    json_end(out, ']');
-    json_key(out, "token_logprobs");
-    json_begin(out, '[');
-    if (n_prompt) json_null(out);
-    for (size_t i = 1; i < n_prompt; i++) json_float(out, prompt->prompt_logprobs[i - 1]);
-    for (size_t i = 0; i < sample->n_ids; i++) json_float(out, sample->logprobs[i]);
-    json_end(out, ']');
-    json_key(out, "top_logprobs");
-    json_begin(out, '[');
-    if (n_prompt) json_null(out);
+    json_out_end(out, ']');
+    json_out_key(out, "token_logprobs");
+    json_out_begin(out, '[');
+    if (n_prompt) json_out_null(out);
+    for (size_t i = 1; i < n_prompt; i++) json_out_float(out, prompt->prompt_logprobs[i - 1]);
+    for (size_t i = 0; i < sample->n_ids; i++) json_out_float(out, sample->logprobs[i]);
+    json_out_end(out, ']');
+    json_out_key(out, "top_logprobs");
+    json_out_begin(out, '[');
+    if (n_prompt) json_out_null(out);
     for (size_t i = 1; i < n_prompt && ok; i++) {
         position p = prompt_position(row->logprobs, prompt, i);
         ok = write_top_dict(out, &p, table);
@@ -169,9 +169,9 @@ fl_status output_text_logprobs(json_out *out, const fl_row *row, const fl_result
         position p = sample_position(row, sample, i);
         ok = write_top_dict(out, &p, table);
     }
-    json_end(out, ']');
+    json_out_end(out, ']');
     write_offsets(out, prompt, n_prompt, sample, shown, table);
-    json_end(out, '}');
+    json_out_end(out, '}');
     return ok ? FL_OK : fl_fail(err, FL_FULL, "output: no memory for the names of tokens");
 }
 
@@ -181,43 +181,43 @@ static bool write_token(json_out *out, const fl_detok *table, int32_t id, float 
 {
     size_t n;
     const uint8_t *bytes = fl_detok_token(table, id, false, &n);
-    json_key(out, "token");
+    json_out_key(out, "token");
     bool ok = write_name(out, table, id);
-    json_key(out, "logprob");
-    json_float(out, logprob);
-    json_key(out, "bytes");
-    if (n == 0) { json_null(out); return ok; }
-    json_begin(out, '[');
-    for (size_t i = 0; i < n; i++) json_u64(out, bytes[i]);
-    json_end(out, ']');
+    json_out_key(out, "logprob");
+    json_out_float(out, logprob);
+    json_out_key(out, "bytes");
+    if (n == 0) { json_out_null(out); return ok; }
+    json_out_begin(out, '[');
+    for (size_t i = 0; i < n; i++) json_out_u64(out, bytes[i]);
+    json_out_end(out, ']');
     return ok;
 }
 
 fl_status output_chat_logprobs(json_out *out, const fl_row *row, const fl_result *sample, const fl_detok *table, fl_err *err)
 {
     bool ok = true;
-    json_begin(out, '{');
-    json_key(out, "content");
-    json_begin(out, '[');
+    json_out_begin(out, '{');
+    json_out_key(out, "content");
+    json_out_begin(out, '[');
     for (size_t i = 0; i < sample->n_ids && ok; i++) {
         position p = sample_position(row, sample, i);
-        json_begin(out, '{');
+        json_out_begin(out, '{');
         ok = write_token(out, table, p.id, p.logprob);
-        json_key(out, "top_logprobs");
-        json_begin(out, '[');
+        json_out_key(out, "top_logprobs");
+        json_out_begin(out, '[');
         for (int32_t k = 0; k < p.n_top && ok; k++) {
             if (p.top_ids[k] < 0) continue;
-            json_begin(out, '{');
+            json_out_begin(out, '{');
             ok = write_token(out, table, p.top_ids[k], p.top_logprobs[k]);
-            json_end(out, '}');
+            json_out_end(out, '}');
         }
-        json_end(out, ']');
-        json_end(out, '}');
+        json_out_end(out, ']');
+        json_out_end(out, '}');
     }
-    json_end(out, ']');
-    json_key(out, "refusal");
-    json_null(out);
-    json_end(out, '}');
+    json_out_end(out, ']');
+    json_out_key(out, "refusal");
+    json_out_null(out);
+    json_out_end(out, '}');
     return ok ? FL_OK : fl_fail(err, FL_FULL, "output: no memory for the names of tokens");
 }
 
@@ -227,29 +227,29 @@ static bool write_prompt_token(json_out *out, const fl_detok *table, int32_t id,
 {
     char key[16];
     snprintf(key, sizeof key, "%d", id);
-    json_key(out, key);
-    json_begin(out, '{');
-    json_key(out, "logprob");
-    json_float(out, logprob);
-    json_key(out, "decoded_token");
+    json_out_key(out, key);
+    json_out_begin(out, '{');
+    json_out_key(out, "logprob");
+    json_out_float(out, logprob);
+    json_out_key(out, "decoded_token");
     bool ok = write_name(out, table, id);
-    json_end(out, '}');
+    json_out_end(out, '}');
     return ok;
 }
 
 fl_status output_prompt_logprobs(json_out *out, const fl_row *row, const fl_result *prompt, const fl_detok *table, fl_err *err)
 {
     bool ok = true;
-    json_begin(out, '[');
-    if (prompt->n_prompt > 0) json_null(out);
+    json_out_begin(out, '[');
+    if (prompt->n_prompt > 0) json_out_null(out);
     for (size_t i = 1; i < (size_t)prompt->n_prompt && ok; i++) {
         position p = prompt_position(row->prompt_logprobs, prompt, i);
-        json_begin(out, '{');
+        json_out_begin(out, '{');
         ok = write_prompt_token(out, table, p.id, p.logprob);
         for (int32_t k = 0; k < p.n_top && ok; k++)      /* ids within a position differ: the sampler lists each once */
             if (p.top_ids[k] >= 0 && p.top_ids[k] != p.id) ok = write_prompt_token(out, table, p.top_ids[k], p.top_logprobs[k]);
-        json_end(out, '}');
+        json_out_end(out, '}');
     }
-    json_end(out, ']');
+    json_out_end(out, ']');
     return ok ? FL_OK : fl_fail(err, FL_FULL, "output: no memory for the names of tokens");
 }

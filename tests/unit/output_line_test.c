@@ -169,7 +169,7 @@ static void results_that_lack_what_the_row_asks_are_corrupt(void **state)
     };
     fl_detok *table = make_table();
     json_out out = { 0 };
-    json_string(&out, "kept");
+    json_out_string(&out, "kept");
     size_t before = out.n_bytes;
     fl_result bare[] = { RESULT(.n_prompt = 3, IDS(HEL)), RESULT(.n_prompt = 3, IDS(HEL), .text_bytes = 4),
                          RESULT(.n_prompt = 3, IDS(HEL), .finish = FL_FINISH_STOP, .stop_kind = FL_STOP_STRING, .stop_index = 0) };
@@ -220,7 +220,7 @@ static void floats_read_back_equal_for_random_bit_patterns(void **state)
         float value, back;
         memcpy(&value, &mixed, 4);
         json_out_reset(&out, 0);
-        json_float(&out, value);
+        json_out_float(&out, value);
         assert_true(out.n_bytes < 20);
         memcpy(text, out.data, out.n_bytes);
         text[out.n_bytes] = '\0';
@@ -244,7 +244,7 @@ static void floats_read_back_equal_for_random_bit_patterns(void **state)
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         json_out_reset(&out, 0);
-        json_float(&out, known[i].value);
+        json_out_float(&out, known[i].value);
         assert_int_equal(out.n_bytes, strlen(known[i].text));
         assert_memory_equal(out.data, known[i].text, out.n_bytes);
     }
@@ -260,7 +260,7 @@ static void any_bytes_become_a_valid_string(void **state)
         uint8_t bytes[24];
         for (size_t k = 0; k < sizeof bytes; k++) { x = x * 1664525u + 1013904223u; bytes[k] = (uint8_t)(x >> 24 & 1 ? x >> 16 | 0x80 : x >> 17); }
         json_out_reset(&out, 0);
-        json_bytes(&out, bytes, sizeof bytes);
+        json_out_bytes(&out, bytes, sizeof bytes);
         fl_json json;
         size_t offset, n;
         char why[FL_JSON_WHY_BYTES];
@@ -283,7 +283,7 @@ static void base64_is_padded(void **state)
     json_out out = { 0 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_out_reset(&out, 0);
-        json_base64(&out, cases[i].in, strlen(cases[i].in));
+        json_out_base64(&out, cases[i].in, strlen(cases[i].in));
         assert_int_equal(out.n_bytes, strlen(cases[i].out));
         assert_memory_equal(out.data, cases[i].out, out.n_bytes);
     }
