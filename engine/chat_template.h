@@ -1,6 +1,8 @@
-/* chat_template.h - rendering chats with the model's Jinja2 template in a helper process (/usr/bin/python3 -I, or TOKENFLEET_PYTHON): sandboxed as transformers
- * does, 512 MB and 5 s a row, TZ=UTC, LC_ALL=C, PYTHONHASHSEED=0. A hanging or hungry render is killed and is a row error.
- * Threads  one caller at a time. The helper starts at the first render and dies with its parent. */
+/* chat_template.h - rendering chats with the model's Jinja2 template in a helper process (chat_helper.py, carried in the binary), run by /usr/bin/python3 or TOKENFLEET_PYTHON.
+ * Sandbox  transformers' (ImmutableSandboxedEnvironment); 512 MB of address space and 5 s of CPU time a row, no environment but TZ=UTC, LC_ALL=C,
+ *          PYTHONHASHSEED=0 (python's -I would ignore the last, so an empty environment, -s and a cleaned path stand in for it), no descriptors but its socket.
+ * Limits   a hanging or hungry render ends the helper and is a row error; the next render starts a new one. A helper ended from outside is replaced and asked again once.
+ * Threads  one caller at a time. The helper dies with the thread that started it, and is replaced then too. */
 #ifndef ENGINE_CHAT_TEMPLATE_H
 #define ENGINE_CHAT_TEMPLATE_H
 
@@ -10,13 +12,13 @@
 
 typedef struct chat_template chat_template;
 
-/* The template of a model directory: chat_template.jinja, else `chat_template` of tokenizer_config.json (a string, or a list of named ones). FL_NOT_FOUND when it
- * has none; FL_IO with a sentence when Python or Jinja2 is missing. */
+/* The template of a model directory: chat_template.jinja, else `chat_template` of tokenizer_config.json (a string, or a list of named ones: `default`, and `tool_use` for rows with
+ * tools). Starts the helper. FL_NOT_FOUND when the model has no template; FL_IO with a sentence when Python or Jinja2 is missing. A template that cannot be compiled fails each row. */
 fl_status chat_template_open(chat_template **out, const char *model_dir, fl_err *err);
 void      chat_template_close(chat_template *t);                         /* accepts NULL */
 
 /* Render `request` (fl_row.text of a messages row). now_s is what strftime_now sees. *text is malloc'ed UTF-8, NUL-terminated. FL_INVALID: the template refused or failed
- * (a row error; the sentence is a function of row and template). FL_IO: the helper cannot run. */
+ * (a row error; the sentence is a function of row and template). FL_IO, FL_TIMEOUT (60 s of wall time without an answer): the helper cannot run. */
 fl_status chat_template_render(chat_template *t, const char *request, size_t n_bytes, uint32_t now_s, char **text, size_t *text_bytes, fl_err *err);
 
 #endif
