@@ -5,12 +5,13 @@
  *             2 journal   all of them in one SQLite transaction                              (action_list.journal)
  *             3 sends     messages to workers, outputs to write, notes for the log           (action_list.sends)
  *           A crash between any two of them is harmless: nothing is answered before it is durable, no lease is sent before its id is.
- *           Phase 1 fails with FL_DISK_FULL: keep appends, journal and the sends marked after_sync, perform the other sends, step
- *           EVENT_DISK (full), go on collecting turns behind the kept one, and retry every few seconds; EVENT_DISK (not full) after it worked.
- *           Any other failure of phases 1 and 2 ends the process.
+ *           A phase fails with FL_DISK_FULL: keep the appends and journal actions that are not done and the sends marked after_sync, perform the
+ *           other sends, step EVENT_DISK (full), collect later turns behind the kept one, and retry every few seconds; EVENT_DISK (not full) when
+ *           it worked. A ledger whose group was cut back takes that group again from its first record. Any other failure ends the process.
  * Restart   EVENT_JOB_ADD for each open job in submit order (row table replayed from its ledger), then EVENT_LEASE_RESTORE for each lease of the
  *           journal, newest first; then messages.
  * Time      now_ms never goes backwards (CLOCK_BOOTTIME). EVENT_TICK at least every beat_ms / 2.
+ * Memory    a failed allocation of the core's small objects ends the process; the leases run out or are restored.
  * Threads   one. */
 #ifndef COORDINATOR_COORD_H
 #define COORDINATOR_COORD_H
@@ -57,13 +58,17 @@ typedef struct {
     wire_str fingerprint, numerics;      /* of the pin */
     uint32_t n_vocab;                    /* of the pin */
     uint64_t n_tokens;                   /* committed so far, for status */
+    job_state state;                     /* what the ledger says; 0 is JOB_OPEN */
+    job_state journal_state;             /* what the journal says; 0 is JOB_OPEN. A closed job whose journal does not know it yet gets its ACTION_JOB_STATE and
+                                            ACTION_JOB_CLOSED again; one that agrees is only listed */
 } coord_job;
 
 typedef enum {
     EVENT_JOB_ADD,          /* job, rows: *rows moves to the core on FL_OK */
     EVENT_JOB_CLOSE,        /* job_id, cause: cancelled or expired; FL_NOT_FOUND, or FL_CONFLICT when it is closed already */
     EVENT_LEASE_RESTORE,    /* lease, job_id, worker, n_items, items */
-    EVENT_MESSAGE,          /* worker, msg (a decoded message of a worker), body (RESULT, DETOK; moves to the core) */
+    EVENT_MESSAGE,          /* worker, msg (a decoded message of a worker), body (RESULT, DETOK: the part; moves to the core). A DETOK whose table
+                               fl_detok_decode refuses, or whose vocabulary is not the worker's, is not stepped */
     EVENT_WORKER_GONE,      /* worker: its process is known to be dead (run's child ended): its leases end at once */
     EVENT_UNREACHABLE,      /* worker: a send found no peer; nothing is granted to it until it speaks again */
     EVENT_DRAIN,            /* drain: grant nothing more; STOP with this value goes to every worker, also to later ones */
@@ -123,11 +128,16 @@ void action_list_init(action_list *list);
 void action_list_clear(action_list *list);               /* after it was performed; keeps its memory */
 void action_list_fini(action_list *list);
 
+/* A full disk: forget the appends of a job that were committed, the journal once it was, and the sends that do not wait for a sync (perform
+ * them before). What stays is the front of the next turn. */
+void action_list_keep(action_list *list, bool journal_is_done);
+void action_list_drop_appends(action_list *list, job_id job);
+
 fl_status coord_open(coord **out, const coord_options *options, fl_err *err);
 void      coord_close(coord *c, action_list *out);       /* bodies still held are released into out; accepts NULL */
 
 /* Advance by one event. FL_OK: actions were added to `out`. FL_INVALID, FL_NOT_FOUND, FL_CONFLICT: the event is refused with a sentence,
- * nothing changed (the body of a refused message is released into out). FL_FULL: no memory, the process should end. */
+ * nothing changed (the body of a refused message is released into out). */
 fl_status coord_step(coord *c, int64_t now_ms, const event *ev, action_list *out, fl_err *err);
 
 /* For status; all pure reads. */

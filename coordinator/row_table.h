@@ -64,4 +64,8 @@ void     row_table_add_crash(row_table *t, row_index row);
 void     row_table_add_stall(row_table *t, row_index row);
 void     row_table_add_retry(row_table *t, row_index row);
 
+/* A small number the core keeps with a row: which workers had no room for it. 0 at first. */
+uint8_t row_table_mark(const row_table *t, row_index row);
+void    row_table_set_mark(row_table *t, row_index row, uint8_t mark);
+
 #endif

@@ -1,7 +1,7 @@
 /* spool.h - the coordinator's directory: its layout, its lock, and what file systems it may lie on.
  * Layout   DIR (0700)/lock                      one line: the pid of the holder
  *          DIR/journal.db (+ -wal)              journal.h
- *          DIR/jobs/job-<16 hex>/ledger/*.seg   ledger.h
+ *          DIR/jobs/job-<16 hex>/ledger/NNNNNN.seg ledger.h
  *          DIR/jobs/job-<16 hex>/...            what the shell keeps beside it (the job's lines)
  * Threads  any; a spool is immutable after it is open. */
 #ifndef COORDINATOR_SPOOL_H

@@ -1,0 +1,200 @@
+/* Who gets what, and how much of it.
+ * A worker is filled up to a window, in tokens: what it asked for (credit_tokens), but at first only WINDOW_ROWS_FIRST rows, doubled with
+ * each lease it finishes, so that workers which come a little later find work too. It is refilled when it is half empty. A shard is never more than the
+ * 1/(2 x workers) part of what waits, so shards shrink towards the end and all workers end together. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/coord_state.h"
+
+#define GRANT_ITEMS_MAX 4096             /* proto/wire.h, WIRE_GRANT_FIELDS */
+
+static bool may_work(const coord *c, const worker *w)
+{
+    return w->is_accepted && !w->is_draining && !w->is_unreachable && !c->is_draining && !c->is_disk_full &&
+           (w->credit_bytes == 0 || w->unanswered_bytes <= w->credit_bytes);
+}
+
+static bool has_room_for(const job *j, const worker *w, row_index row)
+{
+    uint32_t mark = row_table_mark(j->rows, row);
+    return mark == 0 || j->room_contexts[mark - 1] < w->context;
+}
+
+/* The lowest row at or after `*row` of the rows that wait for a larger worker, which this one is. */
+static bool next_room_row(const job *j, const worker *w, bool is_first, row_index *row)
+{
+    bool found = is_first ? row_table_first(j->rows, ROW_QUEUE_ROOM, row) : row_table_next(j->rows, ROW_QUEUE_ROOM, *row, row);
+    while (found && !has_room_for(j, w, *row)) found = row_table_next(j->rows, ROW_QUEUE_ROOM, *row, row);
+    return found;
+}
+
+static bool is_grantable(const job *j, const worker *w)
+{
+    return j->state == JOB_OPEN && !j->pause[0] && worker_serves(w, j, NULL, NULL);
+}
+
+bool grant_possible(const coord *c, const job *j, const worker *w)
+{
+    row_index row;
+    return may_work(c, w) && is_grantable(j, w) &&
+           (row_table_queue_count(j->rows, ROW_QUEUE_FRESH) > 0 || row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT) > 0 || next_room_row(j, w, true, &row));
+}
+
+/* A shard under construction. */
+typedef struct { lease_item *items; uint32_t n_items; uint64_t n_samples, n_rows, cost; } shard;
+
+/* Add the row's waiting samples, at most `most` of them. False: the shard is full and nothing was added. */
+static bool shard_take(shard *s, const job *j, row_index row, uint64_t most)
+{
+    uint32_t n = row_table_samples(j->rows, row), n_runs = 0, n_taken = 0;
+    for (uint32_t i = 0; i < n && n_taken < most;) {
+        if (row_table_done(j->rows, row, i) || row_table_held(j->rows, row, i)) { i++; continue; }
+        uint32_t lo = i;
+        while (i < n && n_taken + (i - lo) < most && !row_table_done(j->rows, row, i) && !row_table_held(j->rows, row, i)) i++;
+        if (s->n_items == GRANT_ITEMS_MAX || s->n_samples + n_taken + (i - lo) > LEASE_SAMPLES_MAX) break;
+        s->items[s->n_items++] = (lease_item){ row, lo, i };
+        n_taken += i - lo;
+        n_runs++;
+    }
+    s->n_samples += n_taken;
+    s->cost += (uint64_t)n_taken * row_table_cost(j->rows, row);
+    s->n_rows += n_taken > 0;
+    return n_runs > 0;
+}
+
+static uint64_t row_cost(const job *j, row_index row)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < row_table_samples(j->rows, row); i++) n += !row_table_done(j->rows, row, i) && !row_table_held(j->rows, row, i);
+    return n * row_table_cost(j->rows, row);
+}
+
+/* Add rows of one queue until the shard costs `budget` or would pass `room`. The first row always goes in; its samples are parted only when all of
+ * them are more than the worker ever wants to hold. */
+static void shard_fill(shard *s, const job *j, const worker *w, row_queue queue, uint64_t budget, uint64_t room)
+{
+    row_index row;
+    bool found = queue == ROW_QUEUE_ROOM ? next_room_row(j, w, true, &row) : row_table_first(j->rows, queue, &row);
+    while (found && s->n_items < GRANT_ITEMS_MAX && (s->n_items == 0 || s->cost < budget)) {
+        uint64_t cost = row_cost(j, row), most = UINT32_MAX;
+        if (s->n_items > 0 && s->cost + cost > room) break;
+        if (cost > w->credit_tokens) most = room / row_table_cost(j->rows, row);
+        if (!shard_take(s, j, row, most ? most : 1)) break;
+        found = queue == ROW_QUEUE_ROOM ? next_room_row(j, w, false, &row) : row_table_next(j->rows, queue, row, &row);
+    }
+}
+
+static void announce_job(coord *c, worker *w, const job *j)
+{
+    for (size_t i = 0; i < w->n_announced; i++)
+        if (w->announced[i].v == j->id.v) return;
+    w->announced = coord_grow(w->announced, &w->announced_capacity, w->n_announced, sizeof *w->announced);
+    w->announced[w->n_announced++] = j->id;
+    send_to(c, w->id, WIRE_JOB, true)->msg.job =
+        (wire_job){ .job = j->id.v, .seed = j->seed, .max_context = j->max_context, .now_s = j->now_s, .defaults = wire_text(j->defaults) };
+}
+
+/* The counter is stored in the same turn as the lease, once a turn. */
+static lease_id next_lease_id(coord *c)
+{
+    lease_id id = { c->next_lease++ };
+    if (c->next_turn != c->out->turn) {
+        action_add(&c->out->journal, ACTION_NEXT_LEASE);
+        c->next_turn = c->out->turn;
+        c->next_at = c->out->journal.n - 1;
+    }
+    c->out->journal.v[c->next_at].value = c->next_lease;
+    return id;
+}
+
+static void grant_shard(coord *c, worker *w, job *j, const shard *s, bool is_alone)
+{
+    job_pin(c, j, w);
+    announce_job(c, w, j);
+    lease *l = lease_add(c, next_lease_id(c), j, w->id, s->items, s->n_items);
+    FL_ASSERT(l && l->n_left == s->n_samples);
+    l->is_alone = is_alone;
+    w->is_alone = is_alone;
+    if (w->n_leases == 1) w->progress_ms = c->now_ms;    /* it had nothing to do before */
+    lease_save(c, l);
+    uint64_t *rows = action_numbers(c->out, s->n_items), *lo = action_numbers(c->out, s->n_items), *hi = action_numbers(c->out, s->n_items);
+    for (uint32_t i = 0; i < s->n_items; i++) {
+        rows[i] = s->items[i].row.v;
+        lo[i] = s->items[i].sample_lo;
+        hi[i] = s->items[i].sample_hi;
+    }
+    send_to(c, w->id, WIRE_GRANT, true)->msg.grant = (wire_grant){ .job = j->id.v, .lease = l->id.v, .term_ms = c->options.term_ms, .rows = { rows, s->n_items },
+                                                                   .sample_lo = { lo, s->n_items }, .sample_hi = { hi, s->n_items } };
+    j->n_granted++;
+}
+
+/* One suspect row of the first job that has one, alone. True: this worker is the one that runs suspects, so it gets nothing else. */
+static bool grant_suspect(coord *c, worker *w)
+{
+    for (size_t i = 0; i < c->n_jobs; i++) {
+        job *j = c->jobs[i];
+        row_index row;
+        if (!is_grantable(j, w) || !worker_has_detok(c, w, j) || !row_table_first(j->rows, ROW_QUEUE_SUSPECT, &row)) continue;
+        worker *runs = worker_find(c, c->alone_worker);
+        if (!runs || !may_work(c, runs) || !is_grantable(j, runs)) {
+            c->alone_worker = w->id;
+            runs = w;
+        }
+        if (runs != w) return false;
+        if (w->n_leases > 0) return true;                /* finishes what it holds first */
+        shard s = { .items = fl_arena_take(&c->out->arena, GRANT_ITEMS_MAX * sizeof(lease_item)) };
+        FL_ASSERT(s.items);
+        shard_take(&s, j, row, UINT32_MAX);
+        grant_shard(c, w, j, &s, true);
+        return true;
+    }
+    if (c->alone_worker.v == w->id.v) c->alone_worker.v = 0;
+    return false;
+}
+
+static uint64_t count_workers(const coord *c, const job *j)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < c->n_workers; i++) n += may_work(c, c->workers[i]) && worker_serves(c->workers[i], j, NULL, NULL);
+    return n ? n : 1;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* One shard of the job for this worker; false when it needs none or there is none. */
+static bool grant_rows(coord *c, worker *w, job *j)
+{
+    row_index row;
+    if (row_table_queue_count(j->rows, ROW_QUEUE_FRESH) == 0 && !next_room_row(j, w, true, &row)) return false;
+    uint64_t waiting = row_table_cost_waiting(j->rows), mean = waiting / row_table_n_waiting(j->rows);
+    uint64_t window = least(w->credit_tokens, w->window_rows * (mean + 1));
+    if (w->held_tokens > window / 2) return false;
+    uint64_t room = window - w->held_tokens, budget = least(room, waiting / (2 * count_workers(c, j)));
+    shard s = { .items = fl_arena_take(&c->out->arena, GRANT_ITEMS_MAX * sizeof(lease_item)) };
+    FL_ASSERT(s.items);
+    shard_fill(&s, j, w, ROW_QUEUE_ROOM, budget, room);
+    shard_fill(&s, j, w, ROW_QUEUE_FRESH, budget, room);
+    if (s.n_items == 0) return false;
+    grant_shard(c, w, j, &s, false);
+    return true;
+}
+
+void grant_worker(coord *c, worker *w)
+{
+    if (!may_work(c, w) || w->is_alone || grant_suspect(c, w)) return;
+    for (size_t i = 0; i < c->n_jobs; i++) {
+        job *j = c->jobs[i];
+        if (!is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
+        while (grant_rows(c, w, j)) {}
+    }
+}
+
+void grant_all(coord *c)
+{
+    c->must_grant_all = false;
+    for (size_t i = 0; i < c->n_workers; i++) grant_worker(c, c->workers[i]);
+}

@@ -1,0 +1,183 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/coord_state.h"
+
+job *job_find(const coord *c, job_id id)
+{
+    return id_map_get(&c->job_of, id.v);
+}
+
+void job_free(job *j)
+{
+    if (!j) return;
+    row_table_close(j->rows);
+    free(j->defaults);
+    free(j->model);
+    free(j->fingerprint);
+    free(j->numerics);
+    free(j);
+}
+
+/* Put the closed job's journal state right and ask for its outputs. */
+static void announce_closed(coord *c, const job *j)
+{
+    action *a = action_add(&c->out->journal, ACTION_JOB_STATE);
+    a->job = j->id;
+    a->state = j->state;
+    a = action_add(&c->out->sends, ACTION_JOB_CLOSED);
+    a->job = j->id;
+    a->state = j->state;
+    a->after_sync = true;
+}
+
+/* A closed job keeps its counts only. */
+static void drop_rows(job *j)
+{
+    j->n_rows = row_table_n_rows(j->rows);
+    j->n_completed = row_table_n_completed(j->rows);
+    j->n_failed = row_table_n_failed(j->rows);
+    row_table_close(j->rows);
+    j->rows = NULL;
+}
+
+static uint64_t count_committed(const row_table *rows)
+{
+    uint64_t n = 0;
+    for (row_index r = { 0 }; r.v < row_table_n_rows(rows); r.v++)
+        for (uint32_t s = 0; s < row_table_samples(rows, r); s++) n += row_table_done(rows, r, s);
+    return n;
+}
+
+fl_status job_add(coord *c, const coord_job *spec, row_table **rows, fl_err *err)
+{
+    if (spec->id.v == 0) return fl_fail(err, FL_INVALID, "a job without an id");
+    if (job_find(c, spec->id)) return fl_fail(err, FL_CONFLICT, "job-%016" PRIx64 " is here already", spec->id.v);
+    job *j = coord_alloc(1, sizeof *j);
+    j->id = spec->id;
+    j->state = spec->state ? spec->state : JOB_OPEN;
+    j->seed = spec->seed;
+    j->max_context = spec->max_context;
+    j->now_s = spec->now_s;
+    j->defaults = coord_copy(spec->defaults);
+    j->model = coord_copy(spec->model);
+    j->is_pinned = spec->is_pinned;
+    j->has_detok = spec->has_detok;
+    j->fingerprint = coord_copy(spec->fingerprint);
+    j->numerics = coord_copy(spec->numerics);
+    j->n_vocab = spec->n_vocab;
+    j->n_tokens = spec->n_tokens;
+    j->rows = *rows;
+    *rows = NULL;
+    j->n_samples = count_committed(j->rows);
+    c->jobs = coord_grow(c->jobs, &c->jobs_capacity, c->n_jobs, sizeof *c->jobs);
+    c->jobs[c->n_jobs++] = j;
+    id_map_put(&c->job_of, j->id.v, j);
+    if (j->state != JOB_OPEN) {
+        if (spec->journal_state != j->state) announce_closed(c, j);
+        drop_rows(j);
+        return FL_OK;
+    }
+    c->must_grant_all = true;
+    workers_review(c);
+    job_settle(c, j);
+    return FL_OK;
+}
+
+static action *append(coord *c, const job *j, ledger_kind kind)
+{
+    action *a = action_add(&c->out->appends, ACTION_APPEND);
+    a->job = j->id;
+    a->record.kind = kind;
+    return a;
+}
+
+void job_close(coord *c, job *j, ledger_cause cause)
+{
+    append(c, j, LEDGER_CLOSE)->record.cause = cause;
+    j->state = cause == LEDGER_COMPLETED ? JOB_COMPLETED : cause == LEDGER_CANCELLED ? JOB_CANCELLED : JOB_EXPIRED;
+    for (size_t i = c->n_leases; i-- > 0;) {             /* lease_end moves the last one into the gap */
+        lease *l = c->leases[i];
+        if (l->job != j) continue;
+        send_revoke(c, l->worker, l->id);
+        lease_end(c, l);
+    }
+    announce_closed(c, j);
+    drop_rows(j);
+    c->must_grant_all = true;
+    workers_review(c);
+}
+
+void job_settle(coord *c, job *j)
+{
+    if (j->state == JOB_OPEN && row_table_n_open(j->rows) == 0) job_close(c, j, LEDGER_COMPLETED);
+}
+
+static fl_bytes bytes_of(const char *text)
+{
+    return (fl_bytes){ text, strlen(text) };
+}
+
+/* The job's detokenizer table goes into its ledger, once. */
+static void append_detok(coord *c, job *j, const detok_entry *d)
+{
+    ledger_record *r = &append(c, j, LEDGER_DETOK)->record;
+    r->fingerprint = bytes_of(d->fingerprint);
+    r->body = (fl_bytes){ d->body.data, d->body.bytes };
+    j->has_detok = true;
+}
+
+void job_pin(coord *c, job *j, const worker *w)
+{
+    if (!j->is_pinned) {
+        free(j->fingerprint);
+        free(j->numerics);
+        j->fingerprint = coord_copy(wire_text(w->fingerprint));
+        j->numerics = coord_copy(wire_text(w->numerics));
+        j->n_vocab = w->n_vocab;
+        j->is_pinned = true;
+        ledger_record *r = &append(c, j, LEDGER_PIN)->record;
+        r->n_vocab = w->n_vocab;
+        r->context = w->context;
+        r->fingerprint = bytes_of(j->fingerprint);
+        r->numerics = bytes_of(j->numerics);
+        const char *model = fl_arena_copy(&c->out->arena, w->model, strlen(w->model));     /* the worker may be forgotten before the append */
+        FL_ASSERT(model);
+        r->model = bytes_of(model);
+        workers_review(c);
+    }
+    detok_entry *d = detok_find(c, j->fingerprint);
+    if (!j->has_detok && d && d->is_here) append_detok(c, j, d);
+}
+
+void job_fail_row(coord *c, job *j, row_index row, lease_id by, fl_row_error code, const char *text, size_t n_text)
+{
+    if (!row_table_fail(j->rows, row)) return;
+    ledger_record *r = &append(c, j, LEDGER_ROW_ERROR)->record;
+    r->row = row;
+    r->lease = by;
+    r->code = (uint32_t)code;
+    const char *copy = fl_arena_copy(&c->out->arena, text, n_text);
+    FL_ASSERT(copy);
+    r->body = (fl_bytes){ copy, n_text };
+    for (size_t i = c->n_leases; i-- > 0;) {             /* samples of the row may be with several workers */
+        lease *l = c->leases[i];
+        if (l->job != j || !lease_holds_row(l, row)) continue;
+        lease_release_row(c, l, row);                    /* of a failed row: nothing waits again */
+        if (l->id.v == by.v) continue;
+        send_revoke_row(c, l->worker, l->id, row);
+        lease_settle(c, l, true);
+    }
+}
+
+void job_retry_row(coord *c, job *j, row_index row)
+{
+    j->n_retries++;
+    row_table_add_retry(j->rows, row);
+    if (row_table_retries(j->rows, row) < ROW_RETRIES_MAX || j->pause[0]) return;
+    snprintf(j->pause, sizeof j->pause, "row %" PRIu64 " (counted from 0) was begun %d times and each time its worker died, was stopped or lost its connection; see the workers' logs, "
+             "then start the coordinator again to go on", row.v, ROW_RETRIES_MAX);
+    send_note(c, "job-%016" PRIx64 " pauses: %s", j->id.v, j->pause);
+}

@@ -1,0 +1,152 @@
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/coord_state.h"
+
+/* The fate of something said about (row, sample) under a lease, before its content is looked at. WIRE_COMMITTED = it counts. */
+static wire_fate judge(const coord *c, worker_id speaker, uint64_t job_number, uint64_t lease_number, uint64_t row, uint64_t sample, bool is_whole_row, job **j, lease **l)
+{
+    *j = job_find(c, (job_id){ job_number });
+    *l = lease_find(c, (lease_id){ lease_number });
+    if (!*j || (*j)->state != JOB_OPEN) return WIRE_STALE;
+    if (!row_table_has((*j)->rows, row, sample)) return WIRE_REFUSED;
+    row_index r = { row };
+    if (is_whole_row ? row_table_finished((*j)->rows, r) : row_table_done((*j)->rows, r, (uint32_t)sample)) return WIRE_DUPLICATE;
+    if (!*l) return WIRE_STALE;
+    if ((*l)->worker.v != speaker.v || (*l)->job != *j) return WIRE_REFUSED;
+    return (is_whole_row ? lease_holds_row(*l, r) : lease_holds(*l, r, (uint32_t)sample)) ? WIRE_COMMITTED : WIRE_STALE;
+}
+
+static void count(job *j, wire_fate fate)
+{
+    if (!j) return;
+    if (fate == WIRE_DUPLICATE) j->n_duplicates++;
+    else if (fate == WIRE_STALE) j->n_stale++;
+    else if (fate == WIRE_REFUSED) j->n_refused++;
+}
+
+/* Keep a piece until its last one came. True: *pieces are all of them (owned by the partial, which the caller drops). */
+static bool collect(coord *c, lease *l, const wire_result *m, coord_body body, partial **whole)
+{
+    partial *p = l->partials;
+    while (p && (p->row.v != m->row || p->sample != m->sample)) p = p->next;
+    if (p && m->piece == 0) {                            /* sent again from its start, after a lost connection */
+        partial_drop(c, l, p->row, p->sample);
+        p = NULL;
+    }
+    if (!p && m->piece == 0) {
+        p = coord_alloc(1, sizeof *p);
+        *p = (partial){ .next = l->partials, .row = { m->row }, .sample = (uint32_t)m->sample, .n_pieces = (uint32_t)m->n_pieces };
+        p->pieces = coord_alloc(p->n_pieces, sizeof *p->pieces);
+        l->partials = p;
+    }
+    if (!p || p->n_have != m->piece || p->n_pieces != m->n_pieces) {     /* a gap: the worker sends all of it again when it reconnects */
+        send_release(c, body);
+        return false;
+    }
+    p->pieces[p->n_have++] = body;
+    c->partial_bytes += body.bytes;
+    *whole = p;
+    return p->n_have == p->n_pieces;
+}
+
+static bool is_valid(const coord *c, const job *j, const coord_body *pieces, uint32_t n)
+{
+    if (!c->options.result_is_valid) return true;
+    fl_bytes *bytes = coord_alloc(n, sizeof *bytes);
+    for (uint32_t i = 0; i < n; i++) bytes[i] = (fl_bytes){ pieces[i].data, pieces[i].bytes };
+    bool valid = c->options.result_is_valid(c->options.context, j->n_vocab, bytes, n);
+    free(bytes);
+    return valid;
+}
+
+static void append_result(coord *c, const job *j, const lease *l, const wire_result *m, const coord_body *pieces, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        action *a = action_add(&c->out->appends, ACTION_APPEND);
+        a->job = j->id;
+        a->body = pieces[i];
+        a->record = (ledger_record){ .kind = LEDGER_RESULT, .row = { m->row }, .lease = l->id, .sample = (uint32_t)m->sample, .piece = i, .n_pieces = n,
+                                     .n_tokens = (uint32_t)m->n_tokens, .body = { pieces[i].data, pieces[i].bytes } };
+    }
+}
+
+/* The lease gave up a sample; when that was its last, it is over. */
+static void lease_after_result(coord *c, lease *l)
+{
+    worker *w = worker_find(c, l->worker);
+    if (!lease_settle(c, l, false) || !w) return;
+    if (w->window_rows < WINDOW_ROWS_MAX) w->window_rows *= 2;
+}
+
+void result_arrived(coord *c, worker_id speaker, const wire_result *m, coord_body body)
+{
+    job *j;
+    lease *l;
+    row_index row = { m->row };
+    uint32_t sample = (uint32_t)m->sample;
+    wire_fate fate = judge(c, speaker, m->job, m->lease, m->row, m->sample, false, &j, &l);
+    if (m->n_pieces == 0 || m->piece >= m->n_pieces) fate = WIRE_REFUSED;
+    else if (fate != WIRE_COMMITTED && m->piece + 1 != m->n_pieces) {            /* a part is not answered */
+        send_release(c, body);
+        return;
+    }
+    if (fate == WIRE_COMMITTED) {
+        coord_body one = body;
+        partial *whole = NULL;
+        if (m->n_pieces > 1 && !collect(c, l, m, body, &whole)) return;
+        coord_body *pieces = whole ? whole->pieces : &one;
+        uint32_t n = whole ? whole->n_pieces : 1;
+        body.owner = NULL;
+        if (is_valid(c, j, pieces, n)) {
+            append_result(c, j, l, m, pieces, n);
+            for (uint32_t i = 0; whole && i < n; i++) {  /* they moved into the appends */
+                c->partial_bytes -= pieces[i].bytes;
+                pieces[i] = (coord_body){ 0 };
+            }
+            row_table_commit(j->rows, row, sample);
+            j->n_samples++;
+            j->n_tokens += m->n_tokens;
+            worker *w = worker_find(c, speaker);
+            if (w) w->n_samples++;
+            lease_drop_sample(c, l, row, sample);
+        } else {
+            fate = WIRE_REFUSED;
+            if (!whole) send_release(c, one);
+            send_note(c, "job-%016" PRIx64 " row %" PRIu64 ": worker %016" PRIx64 " sent a result that cannot be read; the row is given out again", j->id.v, row.v, speaker.v);
+            job_retry_row(c, j, row);
+            lease_release_sample(c, l, row, sample);
+        }
+        lease_after_result(c, l);
+    }
+    send_answer(c, speaker, (job_id){ m->job }, (lease_id){ m->lease }, m->row, m->sample, fate);
+    count(j, fate);
+    send_release(c, body);
+    if (fate == WIRE_COMMITTED) job_settle(c, j);
+}
+
+/* Errors that a worker can find; the others are the coordinator's to give. */
+static bool is_workers_error(uint64_t code)
+{
+    switch (code) {
+    case ROW_OK: case ROW_CRASH_QUARANTINED: case ROW_CANCELLED: case ROW_EXPIRED: case ROW_DUPLICATE_ID: return false;
+    default: return code < ROW_ERROR_COUNT;
+    }
+}
+
+void row_error_arrived(coord *c, worker_id speaker, const wire_row_error *m)
+{
+    job *j;
+    lease *l;
+    row_index row = { m->row };
+    wire_fate fate = judge(c, speaker, m->job, m->lease, m->row, 0, true, &j, &l);
+    if (!is_workers_error(m->code)) fate = WIRE_REFUSED;
+    if (fate == WIRE_COMMITTED) {
+        job_fail_row(c, j, row, l->id, (fl_row_error)m->code, m->text.p ? m->text.p : "", m->text.n);
+        lease_after_result(c, l);
+    }
+    send_answer(c, speaker, (job_id){ m->job }, (lease_id){ m->lease }, m->row, WIRE_WHOLE_ROW, fate);
+    count(j, fate);
+    if (fate == WIRE_COMMITTED) job_settle(c, j);
+}

@@ -1,0 +1,161 @@
+/* coord_state.h - what the core knows, for its own files only (coord.h is its contract): struct coord is the one to read first.
+ * Files     coord.c (step, time), coord_job.c (jobs), coord_worker.c (workers and their messages), coord_result.c (results and row errors),
+ *           coord_grant.c (who gets what), lease_table.c (leases), action_list.c (actions), coord_status.c (reads).
+ * Threads   one. */
+#ifndef COORDINATOR_COORD_STATE_H
+#define COORDINATOR_COORD_STATE_H
+
+#include "coordinator/coord.h"
+#include "coordinator/id_map.h"
+
+#define ROW_RETRIES_MAX 100              /* ends of leases without blame before the job pauses */
+#define ROW_CRASHES_MAX 2                /* crashes while alone before the row is quarantined */
+#define ROOM_CONTEXTS_MAX 255
+#define WINDOW_ROWS_FIRST 8              /* rows a fresh worker holds at first; doubled with each lease it finishes */
+#define WINDOW_ROWS_MAX 4096
+#define LEASE_SAMPLES_MAX 65536
+
+typedef struct job {
+    job_id id;
+    job_state state;
+    uint64_t seed;
+    uint32_t max_context, now_s;
+    char *defaults, *model;              /* owned; "" when absent */
+    bool is_pinned, has_detok;
+    char *fingerprint, *numerics;        /* owned; of the pin */
+    uint32_t n_vocab;
+    row_table *rows;                     /* owned; NULL once closed */
+    uint32_t room_contexts[ROOM_CONTEXTS_MAX];   /* contexts of workers that had no room for a row; a row's mark - 1 is an index */
+    uint32_t n_room_contexts;
+    char pause[480];                     /* "" unless the job waits for a person */
+    uint64_t n_rows, n_completed, n_failed;      /* of a closed job, whose rows are gone */
+    uint64_t n_samples, n_tokens, n_duplicates, n_stale, n_refused, n_retries, n_granted, n_lost, n_handbacks, n_crashes;
+} job;
+
+typedef struct worker {
+    worker_id id;
+    char *model, *fingerprint, *numerics, *place;        /* owned */
+    uint32_t n_vocab, context;
+    uint64_t credit_tokens, credit_bytes;
+    bool has_tokenizer, is_accepted, is_draining, is_unreachable, was_stopped;
+    char why[480];
+    int64_t heard_ms, progress_ms;       /* last message; last change of its token totals or last result */
+    uint64_t prefill_tokens, decode_tokens, preemptions, unanswered_bytes;
+    uint32_t running, waiting;
+    uint64_t held_tokens;                /* of all samples its leases still hold */
+    uint32_t n_leases, window_rows;
+    bool is_alone;                       /* holds a lease of one suspect row */
+    job_id *announced; size_t n_announced, announced_capacity;       /* owned; JOB was sent on this connection */
+    uint64_t n_samples;
+    uint64_t answer_turn; size_t answer_at;      /* the ANSWER under construction: valid in this turn of the list */
+} worker;
+
+/* Pieces of one result that came so far. */
+typedef struct partial {
+    struct partial *next;
+    row_index row;
+    uint32_t sample, n_pieces, n_have;
+    coord_body *pieces;                  /* owned [n_pieces]; n_have are filled */
+} partial;
+
+typedef struct { uint32_t row; uint16_t sample; bool is_gone; } lease_sample;
+
+typedef struct lease {
+    lease_id id;
+    job *job;                            /* borrowed; an open one */
+    worker_id worker;
+    int64_t deadline_ms, granted_ms;
+    int64_t progress_limit_ms;           /* doubled for each stall of a row in it */
+    bool is_alone;                       /* one suspect row, and the worker holds nothing else */
+    lease_sample *samples;               /* owned [n_samples], by row, then sample */
+    uint32_t n_samples, n_left;
+    uint64_t cost_left;
+    partial *partials;                   /* owned list */
+    size_t at;                           /* in coord.leases */
+} lease;
+
+/* A detokenizer table of one model, kept for the jobs that will be pinned to it. */
+typedef struct { char *fingerprint; coord_body body; bool is_here, was_asked; int64_t asked_ms; } detok_entry;
+
+struct coord {
+    coord_options options;
+    job **jobs; size_t n_jobs, jobs_capacity;            /* owned, in submit order */
+    worker **workers; size_t n_workers, workers_capacity;    /* owned, in order of arrival */
+    lease **leases; size_t n_leases, leases_capacity;    /* owned, in no order */
+    id_map job_of, worker_of, lease_of;
+    detok_entry *detoks; size_t n_detoks, detoks_capacity;   /* owned */
+    uint64_t next_lease;
+    worker_id alone_worker;              /* runs suspects one by one; 0 = none */
+    bool is_draining, drain, is_disk_full;
+    char disk_text[480];
+    bool must_grant_all;                 /* rows or workers changed so that others than the speaker may get work */
+    uint64_t partial_bytes;
+    uint64_t next_turn; size_t next_at;  /* the NEXT_LEASE action of this turn */
+    int64_t now_ms;                      /* of the event being stepped */
+    action_list *out;                    /* of the event being stepped */
+};
+
+/* Memory that must be there (coord.h, Memory). */
+void *coord_alloc(size_t n, size_t size);                /* zeroed */
+void *coord_grow(void *array, size_t *capacity, size_t count, size_t size);  /* room for one more */
+char *coord_copy(wire_str s);
+
+/* action_list.c */
+action *action_add(action_array *array, action_type type);
+const char *action_text(action_list *list, const char *format, ...) __attribute__((format(printf, 2, 3)));
+uint64_t *action_numbers(action_list *list, size_t n);
+action *send_to(coord *c, worker_id to, wire_type type, bool after_sync);
+void send_release(coord *c, coord_body body);
+void send_note(coord *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void send_answer(coord *c, worker_id to, job_id of_job, lease_id of_lease, uint64_t row, uint64_t sample, wire_fate fate);
+void send_revoke(coord *c, worker_id to, lease_id ended);                    /* the whole lease */
+void send_revoke_row(coord *c, worker_id to, lease_id of_lease, row_index row);
+
+/* lease_table.c: none of these sends anything but LEASE_END, LEASE_SAVE and releases of partial results. */
+lease *lease_find(const coord *c, lease_id id);
+lease *lease_add(coord *c, lease_id id, job *j, worker_id worker, const lease_item *items, uint32_t n_items);   /* holds what is free of the items; NULL when nothing is */
+bool   lease_holds(const lease *l, row_index row, uint32_t sample);
+bool   lease_holds_row(const lease *l, row_index row);
+void   lease_drop_sample(coord *c, lease *l, row_index row, uint32_t sample);    /* committed: no longer held, not waiting */
+void   lease_release_sample(coord *c, lease *l, row_index row, uint32_t sample); /* waits again */
+void   lease_release_row(coord *c, lease *l, row_index row);
+bool   lease_settle(coord *c, lease *l, bool has_changed);       /* true: it was empty and is gone. has_changed: else what is left is saved */
+void   lease_end(coord *c, lease *l);                            /* all that is left waits again; l is gone */
+void   lease_save(coord *c, const lease *l);
+bool   lease_next_row(const lease *l, uint32_t *at, row_index *row);             /* rows still held, ascending; *at starts at 0 */
+void   partial_drop(coord *c, lease *l, row_index row, uint32_t sample);
+lease_item *lease_items(const lease *l, action_list *list, uint32_t *n_items);
+
+/* coord_job.c */
+job *job_find(const coord *c, job_id id);
+fl_status job_add(coord *c, const coord_job *spec, row_table **rows, fl_err *err);
+void job_close(coord *c, job *j, ledger_cause cause);
+void job_settle(coord *c, job *j);                               /* closes it when no row is open */
+void job_pin(coord *c, job *j, const worker *w);
+void job_fail_row(coord *c, job *j, row_index row, lease_id by, fl_row_error code, const char *text, size_t n_text);   /* takes it out of all leases; `by` is the caller's to settle */
+void job_retry_row(coord *c, job *j, row_index row);             /* its lease ended without it: counts, pauses the job after too many */
+void job_free(job *j);
+
+/* coord_worker.c */
+worker *worker_find(const coord *c, worker_id id);
+void worker_message(coord *c, worker_id id, const wire_msg *msg, coord_body body);
+void worker_gone(coord *c, worker *w);                           /* its leases end, it is forgotten */
+void worker_leases_end(coord *c, worker_id id, const char *why);
+void worker_review(coord *c, worker *w);                         /* may it work? tells it when the answer changed */
+void workers_review(coord *c);
+void lease_lost(coord *c, lease *l, bool is_stall);              /* deadline or progress: rows are requeued, the worker is told */
+bool worker_serves(const worker *w, const job *j, const char **why, action_list *list);  /* model and pin fit; *why (list may be NULL) in the arena */
+bool worker_has_detok(const coord *c, const worker *w, const job *j);
+detok_entry *detok_find(coord *c, const char *fingerprint);
+void worker_free(worker *w);
+
+/* coord_result.c */
+void result_arrived(coord *c, worker_id worker, const wire_result *m, coord_body body);
+void row_error_arrived(coord *c, worker_id worker, const wire_row_error *m);
+
+/* coord_grant.c */
+void grant_worker(coord *c, worker *w);
+void grant_all(coord *c);
+bool grant_possible(const coord *c, const job *j, const worker *w);     /* could this worker take something of what waits? */
+
+#endif

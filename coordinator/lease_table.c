@@ -1,0 +1,203 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "coordinator/coord_state.h"
+
+lease *lease_find(const coord *c, lease_id id)
+{
+    return id_map_get(&c->lease_of, id.v);
+}
+
+/* The first sample of the lease at or after (row, sample). */
+static uint32_t lower_bound(const lease *l, uint64_t row, uint32_t sample)
+{
+    uint32_t lo = 0, hi = l->n_samples;
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        const lease_sample *s = &l->samples[mid];
+        if (s->row < row || (s->row == row && s->sample < sample)) lo = mid + 1;
+        else hi = mid;
+    }
+    return lo;
+}
+
+static lease_sample *find_sample(const lease *l, row_index row, uint32_t sample)
+{
+    uint32_t i = lower_bound(l, row.v, sample);
+    if (i == l->n_samples || l->samples[i].row != row.v || l->samples[i].sample != sample || l->samples[i].is_gone) return NULL;
+    return &l->samples[i];
+}
+
+bool lease_holds(const lease *l, row_index row, uint32_t sample)
+{
+    return find_sample(l, row, sample) != NULL;
+}
+
+bool lease_holds_row(const lease *l, row_index row)
+{
+    for (uint32_t i = lower_bound(l, row.v, 0); i < l->n_samples && l->samples[i].row == row.v; i++)
+        if (!l->samples[i].is_gone) return true;
+    return false;
+}
+
+bool lease_next_row(const lease *l, uint32_t *at, row_index *row)
+{
+    for (uint32_t i = *at; i < l->n_samples; i++) {
+        if (l->samples[i].is_gone) continue;
+        row->v = l->samples[i].row;
+        while (i < l->n_samples && l->samples[i].row == row->v) i++;
+        *at = i;
+        return true;
+    }
+    return false;
+}
+
+lease *lease_add(coord *c, lease_id id, job *j, worker_id worker_of_it, const lease_item *items, uint32_t n_items)
+{
+    size_t n = 0;
+    uint32_t n_stalls = 0;
+    for (uint32_t i = 0; i < n_items; i++) n += items[i].sample_hi - items[i].sample_lo;
+    lease *l = coord_alloc(1, sizeof *l);
+    l->samples = coord_alloc(n, sizeof *l->samples);
+    for (uint32_t i = 0; i < n_items; i++) {
+        for (uint32_t s = items[i].sample_lo; s < items[i].sample_hi; s++) {
+            row_index row = items[i].row;
+            if (!row_table_has(j->rows, row.v, s) || row_table_failed(j->rows, row) || row_table_done(j->rows, row, s) || row_table_held(j->rows, row, s)) continue;
+            row_table_hold(j->rows, row, s);
+            l->samples[l->n_samples++] = (lease_sample){ (uint32_t)row.v, (uint16_t)s, false };
+            l->cost_left += row_table_cost(j->rows, row);
+            if (row_table_stalls(j->rows, row) > n_stalls) n_stalls = row_table_stalls(j->rows, row);
+        }
+    }
+    if (l->n_samples == 0) {
+        free(l->samples);
+        free(l);
+        return NULL;
+    }
+    l->id = id;
+    l->job = j;
+    l->worker = worker_of_it;
+    l->n_left = l->n_samples;
+    l->granted_ms = c->now_ms;
+    l->deadline_ms = c->now_ms + c->options.term_ms;
+    l->progress_limit_ms = (int64_t)c->options.progress_ms << (n_stalls < 16 ? n_stalls : 16);
+    c->leases = coord_grow(c->leases, &c->leases_capacity, c->n_leases, sizeof *c->leases);
+    l->at = c->n_leases;
+    c->leases[c->n_leases++] = l;
+    id_map_put(&c->lease_of, id.v, l);
+    worker *w = worker_find(c, worker_of_it);
+    if (w) {
+        w->n_leases++;
+        w->held_tokens += l->cost_left;
+    }
+    return l;
+}
+
+void partial_drop(coord *c, lease *l, row_index row, uint32_t sample)
+{
+    for (partial **at = &l->partials; *at; at = &(*at)->next) {
+        partial *p = *at;
+        if (p->row.v != row.v || p->sample != sample) continue;
+        for (uint32_t i = 0; i < p->n_have; i++) {
+            c->partial_bytes -= p->pieces[i].bytes;
+            send_release(c, p->pieces[i]);
+        }
+        *at = p->next;
+        free(p->pieces);
+        free(p);
+        return;
+    }
+}
+
+/* The sample leaves the lease; what it is in the row table is the caller's affair. */
+static void take_out(coord *c, lease *l, lease_sample *s)
+{
+    row_index row = { s->row };
+    uint32_t cost = row_table_cost(l->job->rows, row);
+    s->is_gone = true;
+    l->n_left--;
+    l->cost_left -= cost;
+    worker *w = worker_find(c, l->worker);
+    if (w) w->held_tokens -= cost;
+    partial_drop(c, l, row, s->sample);
+}
+
+void lease_drop_sample(coord *c, lease *l, row_index row, uint32_t sample)
+{
+    lease_sample *s = find_sample(l, row, sample);
+    FL_ASSERT(s);
+    take_out(c, l, s);
+}
+
+void lease_release_sample(coord *c, lease *l, row_index row, uint32_t sample)
+{
+    lease_drop_sample(c, l, row, sample);
+    row_table_release(l->job->rows, row, sample);
+    c->must_grant_all = true;
+}
+
+void lease_release_row(coord *c, lease *l, row_index row)
+{
+    for (uint32_t i = lower_bound(l, row.v, 0); i < l->n_samples && l->samples[i].row == row.v; i++)
+        if (!l->samples[i].is_gone) lease_release_sample(c, l, row, l->samples[i].sample);
+}
+
+static void lease_remove(coord *c, lease *l)
+{
+    worker *w = worker_find(c, l->worker);
+    if (w) {
+        w->n_leases--;
+        if (l->is_alone) w->is_alone = false;
+    }
+    lease *last = c->leases[--c->n_leases];
+    c->leases[l->at] = last;
+    last->at = l->at;
+    id_map_remove(&c->lease_of, l->id.v);
+    action_add(&c->out->journal, ACTION_LEASE_END)->lease = l->id;
+    free(l->samples);
+    free(l);
+}
+
+void lease_end(coord *c, lease *l)
+{
+    for (uint32_t i = 0; i < l->n_samples; i++)
+        if (!l->samples[i].is_gone) lease_release_sample(c, l, (row_index){ l->samples[i].row }, l->samples[i].sample);
+    lease_remove(c, l);
+}
+
+bool lease_settle(coord *c, lease *l, bool has_changed)
+{
+    if (l->n_left == 0) {
+        lease_remove(c, l);
+        return true;
+    }
+    if (has_changed) lease_save(c, l);
+    return false;
+}
+
+lease_item *lease_items(const lease *l, action_list *list, uint32_t *n_items)
+{
+    lease_item *items = fl_arena_take(&list->arena, (l->n_left ? l->n_left : 1) * sizeof *items);
+    FL_ASSERT(items);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->n_samples; i++) {
+        const lease_sample *s = &l->samples[i];
+        if (s->is_gone) continue;
+        if (n > 0 && items[n - 1].row.v == s->row && items[n - 1].sample_hi == s->sample) items[n - 1].sample_hi++;
+        else items[n++] = (lease_item){ { s->row }, s->sample, s->sample + 1u };
+    }
+    *n_items = n;
+    return items;
+}
+
+void lease_save(coord *c, const lease *l)
+{
+    uint32_t n_items;
+    lease_item *items = lease_items(l, c->out, &n_items);
+    action *a = action_add(&c->out->journal, ACTION_LEASE_SAVE);
+    a->lease = l->id;
+    a->job = l->job->id;
+    a->worker = l->worker;
+    a->items = items;
+    a->n_items = n_items;
+}
