@@ -1,6 +1,7 @@
 /* From a job file to a job folder: lines, faults, ids, gzip, and the reader of what was written. */
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -305,29 +306,34 @@ static void a_visitor_can_end_the_ingest(void **state)
     assert_int_equal(rows_open(&r, dir, &err), FL_CORRUPT);      /* half an ingest is never taken for a whole one */
 }
 
-static void a_full_disk_is_disk_full_or_io(void **state)
+static void a_write_that_fails_at_any_byte_leaves_no_job(void **state)
 {
     (void)state;
     struct rlimit old, limit;
-    faults all = { 0 };
     ingest_report report;
     fl_err err;
-    size_t n = 200000;
-    char *data = malloc(n);
-    assert_non_null(data);
-    memset(data, ' ', n);
-    memcpy(data, "{\"prompt\":\"a\"}", 14);
-    write_input(data, n);
-    free(data);
+    write_input(mixed, sizeof mixed - 1);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
-    limit = old;
-    limit.rlim_cur = 100000;
     signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    fl_status st = ingest_file(input_path(), NULL, dir, note_fault, &all, &report, &err);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
-    assert_int_equal(st, FL_IO);
-    assert_non_null(strstr(err.text, "write"));
+    bool failed = true;
+    for (rlim_t n_bytes = 0; failed; n_bytes += 3) {     /* the file system takes so many bytes a file */
+        faults all = { 0 };
+        limit = (struct rlimit){ n_bytes, old.rlim_max };
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        fl_status st = ingest_file(input_path(), NULL, dir, note_fault, &all, &report, &err);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+        failed = st != FL_OK;
+        rows *r;
+        if (failed) {
+            assert_int_equal(st, FL_IO);
+            assert_non_null(strstr(err.text, "ingest: write"));
+            assert_int_not_equal(rows_open(&r, dir, &err), FL_OK);
+        } else {
+            assert_true(n_bytes >= sizeof mixed - 1);
+            assert_int_equal(rows_open(&r, dir, &err), FL_OK);
+            rows_close(r);
+        }
+    }
 }
 
 static void lines_too_long_are_faults_and_cost_no_memory(void **state)
@@ -473,7 +479,7 @@ int main(void)
         INGEST_TEST(files_that_cannot_be_jobs_are_refused),
         INGEST_TEST(files_and_standard_input_give_the_same_folder),
         INGEST_TEST(a_visitor_can_end_the_ingest),
-        INGEST_TEST(a_full_disk_is_disk_full_or_io),
+        INGEST_TEST(a_write_that_fails_at_any_byte_leaves_no_job),
         INGEST_TEST(lines_too_long_are_faults_and_cost_no_memory),
         INGEST_TEST(many_ids_are_told_apart),
         INGEST_TEST(every_flipped_byte_of_the_index_is_noticed),
