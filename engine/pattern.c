@@ -407,7 +407,7 @@ static fl_status parse_group(parser *p, bool *assertion, bool *quantifiable)
             p->previous_folded = 0;
             p->i = i + 2;
             if (p->s[i + 1] == ')') {
-                if (i > 3) return refuse(p, "(?i) behind the beginning");     /* there it would also group what follows */
+                if (i - off != 2) return refuse(p, "(?i) behind the beginning");     /* there it would also group what follows */
                 *quantifiable = false;
                 return FL_OK;
             }
