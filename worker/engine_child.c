@@ -1,0 +1,497 @@
+/* engine_child.c - see engine_child.h. */
+#include "worker/engine_child.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+#include "proto/demo_path.h"
+#include "proto/log.h"
+#include "proto/wire.h"
+#include "worker/row_prep.h"
+
+#define EVENTS_MAX 64
+#define MESSAGES_A_TURN 8            /* messages read between two batch steps */
+#define BEAT_MS 1000
+#define CREDIT_TOKENS_A_SEQUENCE 512 /* granted work a place in the batch: enough that a finished sequence finds the next one waiting */
+
+/* A granted row: first with the row thread, then in the engine. */
+typedef enum { SLOT_FREE, SLOT_PREPARING, SLOT_RUNNING } slot_state;
+typedef struct {
+    slot_state state;
+    uint32_t generation;             /* of the tag: tag = generation << 32 | index */
+    uint64_t job, lease, row;
+    uint32_t lo, hi, n_left;         /* samples still owed */
+    uint64_t done[FL_SAMPLES_MAX / 64];      /* bit i: sample lo + i was sent or revoked */
+    row_item *item;                  /* SLOT_PREPARING; borrowed from the queue */
+    int32_t *prompt; int32_t n_prompt;       /* owned; where sample 0's result carries the prompt */
+} slot;
+
+typedef struct {
+    int fd, wake_fd;
+    engine *engine;                  /* owned */
+    row_maker *maker;                /* owned */
+    row_prep *prep;                  /* owned */
+    char model[PATH_MAX];
+    slot *slots; uint32_t n_slots, n_used;       /* owned */
+    uint32_t n_preparing;
+    uint32_t n_waiting_samples;      /* of the rows being prepared */
+    job_settings **jobs; uint32_t n_jobs;        /* owned */
+    bool may_have_work;              /* the engine has not said FL_AGAIN since the last request */
+    bool was_busy, stopping, draining;
+    int64_t beat_at_ms;
+} child;
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* ---- slots ---- */
+
+static uint64_t slot_tag(const child *c, const slot *s)
+{
+    return (uint64_t)s->generation << 32 | (uint64_t)(s - c->slots);
+}
+
+static slot *slot_of(child *c, uint64_t tag)
+{
+    uint32_t index = (uint32_t)tag;
+    if (index >= c->n_slots || c->slots[index].state == SLOT_FREE || c->slots[index].generation != tag >> 32) return NULL;
+    return &c->slots[index];
+}
+
+static slot *slot_take(child *c)
+{
+    if (c->n_used == c->n_slots) {
+        uint32_t n = c->n_slots ? c->n_slots * 2 : 64;
+        slot *grown = realloc(c->slots, n * sizeof *grown);
+        if (!grown) return NULL;
+        memset(grown + c->n_slots, 0, (n - c->n_slots) * sizeof *grown);
+        c->slots = grown;
+        c->n_slots = n;
+    }
+    slot *s = c->slots;
+    while (s->state != SLOT_FREE) s++;
+    *s = (slot){ .state = SLOT_PREPARING, .generation = s->generation + 1 };
+    c->n_used++;
+    return s;
+}
+
+static void leave_preparing(child *c, slot *s)
+{
+    s->item = NULL;
+    c->n_preparing--;
+    c->n_waiting_samples -= s->hi - s->lo;
+}
+
+/* The row owes nothing more. An item still with the row thread is marked; it comes back with a stale tag and is dropped. */
+static void slot_release(child *c, slot *s)
+{
+    if (s->state == SLOT_PREPARING) {
+        if (s->item) atomic_store(&s->item->cancelled, true);
+        leave_preparing(c, s);
+    }
+    free(s->prompt);
+    *s = (slot){ .state = SLOT_FREE, .generation = s->generation };
+    c->n_used--;
+}
+
+static bool sample_is_done(const slot *s, uint32_t sample)
+{
+    uint32_t i = sample - s->lo;
+    return s->done[i / 64] >> i % 64 & 1;
+}
+
+static void sample_set_done(slot *s, uint32_t sample)
+{
+    uint32_t i = sample - s->lo;
+    s->done[i / 64] |= 1ull << i % 64;
+    s->n_left--;
+}
+
+/* ---- what the child says ---- */
+
+static fl_status say_hello(child *c, const worker_options *options, fl_err *err)
+{
+    const engine_info *info = engine_describe(c->engine);
+    uint64_t batch = options->batch_max ? (uint64_t)options->batch_max : 64, kv = 2 * (uint64_t)info->kv_tokens, context = (uint64_t)info->context_max;
+    uint64_t credit = batch * CREDIT_TOKENS_A_SEQUENCE < kv ? batch * CREDIT_TOKENS_A_SEQUENCE : kv;
+    wire_msg m = { .type = WIRE_HELLO, .hello = {
+        .release = wire_text(TOKENFLEET_VERSION), .model = wire_text(strcmp(options->model, FL_DEMO_MODEL) ? info->name : FL_DEMO_MODEL),
+        .fingerprint = wire_text(info->fingerprint), .numerics = wire_text(info->numerics), .n_vocab = (uint64_t)info->n_vocab, .context = context,
+        .credit_tokens = credit > context ? credit : context, .credit_bytes = ENGINE_CHILD_CREDIT_BYTES, .has_tokenizer = info->has_tokenizer,
+    } };
+    return wire_send_fd(c->fd, &m, err);
+}
+
+static fl_status say_detok(child *c, fl_err *err)
+{
+    uint8_t *bytes = NULL;
+    size_t n = 0;
+    fl_status st = fl_detok_encode(engine_detok(c->engine), &bytes, &n, err);
+    if (st == FL_OK && n > FL_FRAME_PAYLOAD_MAX)
+        st = fl_fail(err, FL_UNSUPPORTED, "worker: the tokenizer's id table has %zu bytes, above the %u of a message", n, FL_FRAME_PAYLOAD_MAX);
+    if (st == FL_OK) {
+        fl_bytes part = { bytes, n };
+        wire_msg m = { .type = WIRE_DETOK, .n_parts = 1, .parts = &part, .detok.fingerprint = wire_text(engine_describe(c->engine)->fingerprint) };
+        st = wire_send_fd(c->fd, &m, err);
+    }
+    free(bytes);
+    return st;
+}
+
+static fl_status say_beat(child *c, int64_t now, fl_err *err)
+{
+    engine_stats stats = engine_read_stats(c->engine);
+    wire_msg m = { .type = WIRE_BEAT, .beat = {
+        .prefill_tokens = stats.prefill_tokens, .decode_tokens = stats.decode_tokens, .running = stats.running,
+        .waiting = stats.waiting + c->n_waiting_samples, .preemptions = stats.preemptions, .draining = c->draining,
+    } };
+    c->beat_at_ms = now + BEAT_MS;
+    return wire_send_fd(c->fd, &m, err);
+}
+
+static fl_status say_row_error(child *c, const slot *s, fl_row_error code, const char *text, fl_err *err)
+{
+    wire_msg m = { .type = WIRE_ROW_ERROR, .row_error = { .job = s->job, .lease = s->lease, .row = s->row, .code = code, .text = wire_text(text) } };
+    return wire_send_fd(c->fd, &m, err);
+}
+
+static fl_status say_no_room(child *c, const slot *s, const char *text, fl_err *err)
+{
+    wire_msg m = { .type = WIRE_HANDBACK, .handback = { .lease = s->lease, .rows = { &s->row, 1 }, .reason = WIRE_HAND_NO_ROOM, .text = wire_text(text) } };
+    return wire_send_fd(c->fd, &m, err);
+}
+
+static fl_status say_result(child *c, const slot *s, uint32_t sample, const fl_result *result, fl_err *err)
+{
+    uint8_t *body = NULL;
+    size_t n = 0;
+    fl_status st = fl_result_encode(result, &body, &n, err);
+    size_t n_pieces = n ? (n + ENGINE_CHILD_PIECE_BYTES - 1) / ENGINE_CHILD_PIECE_BYTES : 1;
+    for (size_t i = 0; st == FL_OK && i < n_pieces; i++) {
+        size_t at = i * ENGINE_CHILD_PIECE_BYTES, left = n - at;
+        fl_bytes part = { body + at, left < ENGINE_CHILD_PIECE_BYTES ? left : ENGINE_CHILD_PIECE_BYTES };
+        wire_msg m = { .type = WIRE_RESULT, .n_parts = 1, .parts = &part, .result = {
+            .job = s->job, .lease = s->lease, .row = s->row, .sample = sample, .piece = i, .n_pieces = n_pieces, .n_tokens = result->n_ids,
+        } };
+        st = wire_send_fd(c->fd, &m, err);
+    }
+    free(body);
+    return st;
+}
+
+/* ---- what the child hears ---- */
+
+static const job_settings *find_job(const child *c, uint64_t job)
+{
+    for (uint32_t i = c->n_jobs; i-- > 0;)
+        if (c->jobs[i]->job == job) return c->jobs[i];
+    return NULL;
+}
+
+/* Jobs are kept until the process ends: rows being prepared borrow them, and each is a few dozen bytes. */
+static fl_status hear_job(child *c, const wire_job *m, fl_err *err)
+{
+    if (find_job(c, m->job)) return FL_OK;
+    job_settings **grown = realloc(c->jobs, (c->n_jobs + 1) * sizeof *grown);
+    if (grown) c->jobs = grown;
+    job_settings *job = calloc(1, sizeof *job);
+    char *defaults = m->defaults.n ? strndup(m->defaults.p, m->defaults.n) : NULL;
+    if (!grown || !job || (m->defaults.n && !defaults)) {
+        free(job);
+        free(defaults);
+        return fl_fail(err, FL_FULL, "worker: no memory for a job's settings");
+    }
+    *job = (job_settings){ .job = m->job, .seed = m->seed, .max_context = (uint32_t)m->max_context, .now_s = (uint32_t)m->now_s, .defaults = defaults };
+    c->jobs[c->n_jobs++] = job;
+    return FL_OK;
+}
+
+static fl_status hear_grant(child *c, const wire_msg *m, fl_err *err)
+{
+    const wire_grant *g = &m->grant;
+    const job_settings *job = find_job(c, g->job);
+    if (!job) return fl_fail(err, FL_CORRUPT, "worker: a grant of a job whose settings never came");
+    for (uint32_t i = 0; i < g->rows.n; i++) {
+        if (g->sample_lo.v[i] >= g->sample_hi.v[i] || g->sample_hi.v[i] > FL_SAMPLES_MAX)
+            return fl_fail(err, FL_CORRUPT, "worker: a grant of samples %llu to %llu", (unsigned long long)g->sample_lo.v[i], (unsigned long long)g->sample_hi.v[i]);
+        slot *s = slot_take(c);
+        if (!s) return fl_fail(err, FL_FULL, "worker: no memory for a granted row");
+        s->job = g->job;
+        s->lease = g->lease;
+        s->row = g->rows.v[i];
+        s->lo = (uint32_t)g->sample_lo.v[i];
+        s->hi = (uint32_t)g->sample_hi.v[i];
+        s->n_left = s->hi - s->lo;
+        c->n_preparing++;
+        c->n_waiting_samples += s->n_left;
+        fl_status st = row_prep_push(c->prep, slot_tag(c, s), job, m->parts[i].data, m->parts[i].bytes, g->lines.v[i], &s->item, err);
+        if (st != FL_OK) return st;
+    }
+    return FL_OK;
+}
+
+static void revoke_sample(child *c, slot *s, uint64_t sample)
+{
+    if (sample == WIRE_WHOLE_ROW) {
+        if (s->state == SLOT_RUNNING) engine_cancel(c->engine, slot_tag(c, s), UINT32_MAX);
+        slot_release(c, s);
+    } else if (sample >= s->lo && sample < s->hi && !sample_is_done(s, (uint32_t)sample)) {
+        if (s->state == SLOT_RUNNING) engine_cancel(c->engine, slot_tag(c, s), (uint32_t)sample);
+        sample_set_done(s, (uint32_t)sample);
+        if (s->n_left == 0) slot_release(c, s);
+    }
+}
+
+static void hear_revoke(child *c, const wire_revoke *m)
+{
+    for (uint32_t k = 0; k < c->n_slots; k++) {
+        slot *s = &c->slots[k];
+        if (s->state == SLOT_FREE || s->lease != m->lease) continue;
+        if (m->rows.n == 0) revoke_sample(c, s, WIRE_WHOLE_ROW);
+        for (uint32_t i = 0; i < m->rows.n && s->state != SLOT_FREE; i++)
+            if (m->rows.v[i] == s->row) revoke_sample(c, s, m->samples.n ? m->samples.v[i] : WIRE_WHOLE_ROW);
+    }
+}
+
+static fl_status hear(child *c, const wire_msg *m, fl_err *err)
+{
+    switch (m->type) {
+    case WIRE_JOB: return hear_job(c, &m->job, err);
+    case WIRE_GRANT: return hear_grant(c, m, err);
+    case WIRE_REVOKE: hear_revoke(c, &m->revoke); return FL_OK;
+    case WIRE_STOP:
+        c->draining = m->stop.drain;
+        c->stopping = !m->stop.drain;
+        return FL_OK;
+    default: return fl_fail(err, FL_CORRUPT, "worker: an engine process takes no %s", wire_type_name(m->type));
+    }
+}
+
+/* Read the messages that are there, a few at most, so that a long stream of them does not hold up the batch. */
+static fl_status hear_all(child *c, fl_arena *arena, fl_err *err)
+{
+    for (int i = 0; i < MESSAGES_A_TURN && !c->stopping; i++) {
+        struct pollfd p = { .fd = c->fd, .events = POLLIN };
+        int n = poll(&p, 1, 0);
+        if (n < 0 && errno != EINTR) return fl_fail_errno(err, errno, "worker: poll the socket pair");
+        if (n <= 0) return FL_OK;
+        wire_msg m;
+        fl_arena_reset(arena);
+        fl_status st = wire_recv_fd(c->fd, &m, arena, err);
+        if (st == FL_OK) st = hear(c, &m, err);
+        if (st != FL_OK) return st;
+    }
+    return FL_OK;
+}
+
+/* ---- prepared rows into the engine, events out of it ---- */
+
+static fl_status admit(child *c, slot *s, const row_item *item, fl_err *err)
+{
+    const row_request *request = &item->request;
+    uint64_t tag = slot_tag(c, s);
+    fl_err why = { 0 };
+    if (request->wants_prompt && s->lo == 0 && !sample_is_done(s, 0)) {
+        s->prompt = malloc((size_t)request->n_prompt * sizeof *s->prompt);
+        if (!s->prompt) return fl_fail(err, FL_FULL, "worker: no memory for a prompt of %d tokens", request->n_prompt);
+        memcpy(s->prompt, request->prompt, (size_t)request->n_prompt * sizeof *s->prompt);
+        s->n_prompt = request->n_prompt;
+    }
+    engine_request e = row_request_samples(request, tag, s->lo, s->hi);
+    fl_status st = engine_add(c->engine, &e, &why);
+    if (st == FL_INVALID) {
+        st = say_row_error(c, s, ROW_INVALID_REQUEST, why.text, err);
+        slot_release(c, s);
+        return st;
+    }
+    if (st != FL_OK) return fl_fail(err, st, "%s", why.text);
+    leave_preparing(c, s);
+    s->state = SLOT_RUNNING;
+    for (uint32_t sample = s->lo; sample < s->hi; sample++)
+        if (sample_is_done(s, sample)) engine_cancel(c->engine, tag, sample);    /* revoked while it was prepared */
+    c->may_have_work = true;
+    return FL_OK;
+}
+
+static fl_status take_prepared(child *c, fl_err *err)
+{
+    fl_status st = FL_OK;
+    row_item *item;
+    uint64_t count;
+    while (read(c->wake_fd, &count, sizeof count) < 0 && errno == EINTR) {}
+    while (st == FL_OK && (item = row_prep_take(c->prep)) != NULL) {
+        slot *s = slot_of(c, item->tag);
+        if (s && item->status == FL_OK) st = admit(c, s, item, err);
+        else if (s) {
+            if (item->status == FL_INVALID) st = say_row_error(c, s, item->refusal.code, item->refusal.text, err);
+            else st = say_no_room(c, s, item->err.text, err);
+            s->item = NULL;
+            slot_release(c, s);
+        }
+        row_item_free(item);
+    }
+    return st;
+}
+
+/* Only sample 0's result carries the prompt: its ids where the row asks, and its log-probabilities. */
+static void settle_prompt(slot *s, uint32_t sample, fl_result *r)
+{
+    if (sample != 0) {
+        free(r->prompt_ids);
+        free(r->prompt_logprobs);
+        free(r->prompt_top_ids);
+        free(r->prompt_top_logprobs);
+        r->prompt_ids = r->prompt_top_ids = NULL;
+        r->prompt_logprobs = r->prompt_top_logprobs = NULL;
+        r->n_prompt_top = -1;
+    } else if (s->prompt) {
+        free(r->prompt_ids);
+        r->prompt_ids = s->prompt;
+        r->n_prompt = s->n_prompt;
+        s->prompt = NULL;
+    }
+}
+
+static fl_status take_event(child *c, engine_event *e, fl_err *err)
+{
+    fl_status st = FL_OK;
+    slot *s = slot_of(c, e->tag);
+    if (e->kind == ENGINE_FAILED) {
+        if (s) {
+            st = say_row_error(c, s, e->error, e->text, err);
+            slot_release(c, s);
+        }
+        return st;
+    }
+    if (s && e->sample >= s->lo && e->sample < s->hi && !sample_is_done(s, e->sample)) {
+        settle_prompt(s, e->sample, e->result);
+        st = say_result(c, s, e->sample, e->result, err);
+        sample_set_done(s, e->sample);
+        if (s->n_left == 0) slot_release(c, s);
+    }
+    fl_result_free(e->result);
+    free(e->result);
+    return st;
+}
+
+static fl_status step(child *c, fl_err *err)
+{
+    engine_event events[EVENTS_MAX];
+    int32_t n = 0;
+    fl_status st = engine_step(c->engine, events, EVENTS_MAX, &n, err);
+    if (st == FL_AGAIN) {
+        c->may_have_work = false;
+        st = FL_OK;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        fl_status sent = take_event(c, &events[i], st == FL_OK ? err : NULL);
+        if (st == FL_OK) st = sent;
+    }
+    return st;
+}
+
+/* Sleep until a message, a prepared row or, with rows under way, the next beat. */
+static fl_status rest(child *c, int64_t now, fl_err *err)
+{
+    struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN }, { .fd = c->wake_fd, .events = POLLIN } };
+    int64_t left = c->beat_at_ms - now;
+    int timeout = c->may_have_work ? 0 : c->n_used == 0 ? -1 : left > 0 ? (int)left : 0;
+    if (poll(p, 2, timeout) < 0 && errno != EINTR) return fl_fail_errno(err, errno, "worker: poll the socket pair");
+    return FL_OK;
+}
+
+static fl_status serve(child *c, fl_arena *arena, fl_err *err)
+{
+    fl_status st = FL_OK;
+    while (st == FL_OK && !c->stopping && !(c->draining && c->n_used == 0)) {
+        int64_t now = now_ms();
+        bool busy = c->n_used > 0;
+        if (busy ? now >= c->beat_at_ms : c->was_busy) st = say_beat(c, now, err);
+        c->was_busy = busy;
+        if (st == FL_OK && !c->may_have_work) st = rest(c, now, err);
+        if (st == FL_OK) st = hear_all(c, arena, err);
+        if (st == FL_OK && !c->stopping) st = take_prepared(c, err);
+        if (st == FL_OK && !c->stopping && c->may_have_work) st = step(c, err);
+    }
+    return st;
+}
+
+static fl_status child_open(child *c, const worker_options *options, fl_err *err)
+{
+    fl_status st;
+    engine_options e = { .model = c->model, .n_threads = options->n_threads, .batch_max = options->batch_max, .prefill_budget = options->prefill_budget,
+                         .context_max = options->context_max, .kv_tokens = options->kv_tokens };
+    if ((st = fl_model_path(options->model, c->model, sizeof c->model, err)) != FL_OK) return st;
+    if ((c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return fl_fail_errno(err, errno, "worker: make an eventfd");
+    if ((st = engine_open(&c->engine, &e, err)) != FL_OK) return st;
+    if ((st = row_maker_open(&c->maker, c->model, engine_describe(c->engine), err)) != FL_OK) return st;
+    return row_prep_start(&c->prep, c->maker, c->wake_fd, err);
+}
+
+static void child_close(child *c)
+{
+    row_prep_stop(c->prep);
+    row_maker_close(c->maker);
+    engine_close(c->engine);
+    for (uint32_t i = 0; i < c->n_slots; i++) free(c->slots[i].prompt);
+    free(c->slots);
+    for (uint32_t i = 0; i < c->n_jobs; i++) {
+        free(c->jobs[i]->defaults);
+        free(c->jobs[i]);
+    }
+    free(c->jobs);
+    if (c->wake_fd >= 0) close(c->wake_fd);
+}
+
+/* Ctrl-C reaches the whole terminal group: who ends, and when, is the starter's decision, told by STOP or the end of the stream. */
+static void settle_process(int fd)
+{
+    char name[32];
+    prctl(PR_SET_NAME, "tokenfleet-eng");
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);              /* the chat template's process must not hold the stream open */
+    snprintf(name, sizeof name, "engine %d", (int)getpid());
+    fl_log_name(name);
+}
+
+int engine_child_main(const worker_options *options)
+{
+    fl_err err = { 0 };
+    fl_arena arena;
+    child c = { .fd = options->serve_fd, .wake_fd = -1 };
+    int status = WORKER_ENDED_WELL;
+    settle_process(c.fd);
+    fl_arena_init(&arena, 64 * 1024, 0);
+    if (child_open(&c, options, &err) != FL_OK) {
+        fprintf(stderr, "tokenfleet-worker: %s\n", err.text);
+        status = WORKER_ENDED_ENVIRONMENT;
+        goto done;
+    }
+    fl_status st = say_hello(&c, options, &err);
+    if (st == FL_OK) st = say_detok(&c, &err);
+    if (st == FL_OK) st = serve(&c, &arena, &err);
+    if (st != FL_OK && st != FL_CLOSED) {                        /* FL_CLOSED: the starter is gone, so nobody waits for anything */
+        fprintf(stderr, "tokenfleet-worker: the engine stops: %s\n", err.text);
+        status = WORKER_ENDED_FAILED;
+    }
+done:
+    child_close(&c);
+    fl_arena_fini(&arena);
+    return status;
+}

@@ -1,0 +1,22 @@
+/* worker_options.h - the command line of tokenfleet-worker.
+ * Threads  plain functions; strings are borrowed from argv. */
+#ifndef WORKER_WORKER_OPTIONS_H
+#define WORKER_WORKER_OPTIONS_H
+
+#include <stdint.h>
+
+enum { WORKER_ENDED_WELL = 0, WORKER_ENDED_FAILED = 1, WORKER_ENDED_USAGE = 2, WORKER_ENDED_ENVIRONMENT = 3 };
+
+typedef struct {
+    const char *connect;             /* the coordinator's endpoint; NULL with serve_fd */
+    int serve_fd;                    /* be an engine child on this descriptor; -1 otherwise */
+    const char *model;               /* a path, or "demo" */
+    int32_t n_threads, batch_max, prefill_budget, context_max;   /* engine_options; 0 = its default */
+    int64_t kv_tokens;
+} worker_options;
+
+/* Returns -1 when the program should go on, else the exit status to end with (0 after --help and --version, 2 or 3 after one sentence on
+ * stderr). */
+int worker_options_parse(worker_options *out, int argc, char **argv);
+
+#endif
