@@ -151,7 +151,7 @@ static fl_status generate(const generate_options *o, fl_err *err)
     uint32_t n = 0;
     if ((st = set_fields_json(&o->settings, &defaults, err)) != FL_OK) goto done;
     if ((st = make_line(o, &line, err)) != FL_OK) goto done;
-    if (fl_row_parse(&row, line, strlen(line), 1, defaults, &fault) != ROW_OK) { st = fl_fail(err, FL_INVALID, "%s", fault.text); goto done; }
+    if (fl_row_parse(&row, line, strlen(line), 1, defaults[0] ? defaults : NULL, &fault) != ROW_OK) { st = fl_fail(err, FL_INVALID, "%s", fault.text); goto done; }
     if (!(results = calloc((size_t)row.n, sizeof *results))) { st = fl_fail(err, FL_FULL, "no memory for %d completions", row.n); goto done; }
     n = (uint32_t)row.n;
     if ((st = engine_peer_open(&engine, o->model, o->n_threads, err)) != FL_OK) goto done;
