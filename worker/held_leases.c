@@ -278,22 +278,25 @@ size_t held_count(const held_leases *held)
     return held->n;
 }
 
-size_t held_owed_rows(const held_leases *held)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < held->n; i++)
-        for (uint32_t r = 0; r < held->v[i].n_rows; r++) n += held->v[i].rows[r].n_owed > 0;
-    return n;
-}
-
-bool held_first_owed(const held_leases *held, uint64_t *lease, uint64_t *row)
+bool held_owes(const held_leases *held)
 {
     for (size_t i = 0; i < held->n; i++)
         for (uint32_t r = 0; r < held->v[i].n_rows; r++)
-            if (held->v[i].rows[r].n_owed > 0) {
-                *lease = held->v[i].id;
-                *row = held->v[i].rows[r].row;
-                return true;
-            }
+            if (held->v[i].rows[r].n_owed > 0) return true;
     return false;
+}
+
+/* A row may stand in a lease more than once, with different samples. */
+bool held_owes_one_row(const held_leases *held, uint64_t *lease, uint64_t *row)
+{
+    bool found = false;
+    for (size_t i = 0; i < held->n; i++)
+        for (uint32_t r = 0; r < held->v[i].n_rows; r++) {
+            if (held->v[i].rows[r].n_owed == 0) continue;
+            if (found && (*lease != held->v[i].id || *row != held->v[i].rows[r].row)) return false;
+            *lease = held->v[i].id;
+            *row = held->v[i].rows[r].row;
+            found = true;
+        }
+    return found;
 }

@@ -45,7 +45,9 @@ void      held_present(held_leases *held);
 uint64_t  held_missing(held_leases *held, wire_list alive);
 
 size_t held_count(const held_leases *held);
-size_t held_owed_rows(const held_leases *held);          /* rows of which the engine owes something */
-bool   held_first_owed(const held_leases *held, uint64_t *lease, uint64_t *row);
+bool   held_owes(const held_leases *held);               /* the engine owes something */
+
+/* Does all that the engine owes belong to one row of one lease? Then *lease and *row name it. */
+bool held_owes_one_row(const held_leases *held, uint64_t *lease, uint64_t *row);
 
 #endif

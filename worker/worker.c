@@ -55,7 +55,9 @@ typedef struct {
     known_job *jobs; size_t n_jobs;
 
     /* contact */
-    bool need_hello, is_welcome, may_beat, want_detok, is_blocked;
+    bool need_hello;                 /* before anything else on this connection */
+    bool awaits_welcome, is_welcome; /* HELLO was said; WELCOME came since */
+    bool want_detok, is_blocked;
     int64_t heard_at_ms, hello_at_ms, beat_at_ms;
     int64_t beat_ms;
     char why_idle[481];              /* last reason logged */
@@ -148,7 +150,7 @@ static void advance_drain(worker *w, int64_t now)
         hand_back_all(w, WIRE_HAND_DRAIN, "the worker is draining");
         child_link_kill(w->child);
     }
-    if (w->phase == WORKER_DRAINING && held_owed_rows(w->held) == 0) begin_flush(w, now);
+    if (w->phase == WORKER_DRAINING && !held_owes(w->held)) begin_flush(w, now);
     if (w->phase != WORKER_FLUSHING) return;
     bool is_empty = held_count(w->held) == 0 && outbox_count(w->box) == 0;
     if (!is_empty && now < w->deadline_ms) return;
@@ -236,14 +238,16 @@ static fl_status hear_welcome(worker *w, const wire_welcome *m, int64_t now, fl_
 {
     fl_status st = FL_OK;
     uint64_t lost;
-    w->is_welcome = m->accepted;
-    w->may_beat = true;
+    w->is_welcome = true;
     if (m->beat_ms) w->beat_ms = (int64_t)m->beat_ms;
     w->beat_at_ms = now;
     w->want_detok = w->want_detok || m->want_detok;
     while (st == FL_OK && (lost = held_missing(w->held, m->leases)) != 0) st = drop_lease(w, lost, err);
-    outbox_resend(w->box);
-    held_hand_again(w->held);
+    if (w->awaits_welcome) {                     /* a new connection: what was said on the last one may be lost */
+        outbox_resend(w->box);
+        held_hand_again(w->held);
+    }
+    w->awaits_welcome = false;
     if (m->accepted) w->why_idle[0] = '\0';
     else if (!text_is(w->why_idle, m->why)) {
         keep_text(w->why_idle, sizeof w->why_idle, m->why);
@@ -262,7 +266,7 @@ static fl_status hear_coordinator(worker *w, const wire_msg *m, int64_t now, fl_
     case WIRE_REVOKE: return hear_revoke(w, m, err);
     case WIRE_ANSWER: hear_answer(w, &m->answer); return FL_OK;
     case WIRE_STOP: return begin_drain(w, !m->stop.drain, now, err);
-    case WIRE_BEAT: return FL_OK;
+    case WIRE_BEAT: w->need_hello |= m->beat.say_hello && !w->awaits_welcome; return FL_OK;
     default: fl_log(FL_LOG_WARN, "the coordinator sent a %s, which a worker does not take", wire_type_name(m->type)); return FL_OK;
     }
 }
@@ -301,6 +305,7 @@ static fl_status say_hello(worker *w, int64_t now, fl_err *err)
     if (!sent) return st;
     held_present(w->held);
     w->need_hello = false;
+    w->awaits_welcome = true;
     w->hello_at_ms = now;
     return FL_OK;
 }
@@ -356,12 +361,12 @@ static fl_status tend_contact(worker *w, int64_t now, fl_err *err)
     }
     bool is_silent = now - w->heard_at_ms > silence && now - w->hello_at_ms > silence;
     if (w->need_hello || !coord_link_is_up(w->coord) || is_silent) {
-        w->is_welcome = w->may_beat = w->is_blocked = false;
+        w->is_welcome = w->is_blocked = false;
         w->need_hello = true;
     }
     if (w->need_hello && w->is_known && coord_link_is_up(w->coord)) st = say_hello(w, now, err);
     if (st == FL_OK) st = read_coordinator(w, now, err);
-    if (st == FL_OK && w->may_beat && now >= w->beat_at_ms) st = say_beat(w, now, err);
+    if (st == FL_OK && w->is_welcome && now >= w->beat_at_ms) st = say_beat(w, now, err);
     if (st == FL_OK && w->is_welcome && w->want_detok && w->detok) st = say_detok(w, err);
     if (st == FL_OK && w->is_welcome) st = say_results(w, err);
     return st;
@@ -434,7 +439,7 @@ static void hand_back_after(worker *w, const child_end *end)
     char text[480];
     uint64_t lease, row;
     snprintf(text, sizeof text, "%s%s%.300s", end->sentence, end->words[0] ? ": " : "", end->words);
-    if (is_crash(end->signal_number) && w->is_ready && !child_link_has_queued(w->child) && held_owed_rows(w->held) == 1 && held_first_owed(w->held, &lease, &row))
+    if (is_crash(end->signal_number) && w->is_ready && !child_link_has_queued(w->child) && held_owes_one_row(w->held, &lease, &row))
         held_hand_back(w->held, lease, &row, WIRE_HAND_ENGINE_CRASHED_ALONE, text, strlen(text));
     hand_back_all(w, WIRE_HAND_ENGINE_ENDED, text);
 }
@@ -518,7 +523,7 @@ static void sooner(int64_t *at, int64_t other)
 static long wait_ms(const worker *w, int64_t now)
 {
     int64_t at = now + 1000;
-    if (w->may_beat) sooner(&at, w->beat_at_ms);
+    if (w->is_welcome) sooner(&at, w->beat_at_ms);
     if (!child_link_runs(w->child) && w->phase == WORKER_SERVING) sooner(&at, w->start_at_ms);
     if (w->phase != WORKER_SERVING) sooner(&at, w->deadline_ms);
     if (w->need_hello && w->is_known && coord_link_is_up(w->coord)) sooner(&at, now + 20);
@@ -594,7 +599,7 @@ static void worker_close(worker *w)
     wire_msg bye = { .type = WIRE_BYE, .bye.worker = w->id };
     fl_err ignored;
     child_link_close(w->child);
-    if (w->coord && w->may_beat && coord_link_send(w->coord, &bye, &ignored) != FL_OK) fl_log(FL_LOG_INFO, "the coordinator was not there for a good-bye");
+    if (w->coord && w->is_welcome && coord_link_send(w->coord, &bye, &ignored) != FL_OK) fl_log(FL_LOG_INFO, "the coordinator was not there for a good-bye");
     coord_link_close(w->coord, LINGER_MS);
     held_close(w->held);
     outbox_close(w->box);

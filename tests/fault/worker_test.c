@@ -573,6 +573,28 @@ static void a_silent_coordinator_hears_hello_again(void **state)
     tear_down(&f);
 }
 
+static void a_coordinator_that_forgot_the_worker_gets_its_hello(void **state)
+{
+    (void)state;
+    fleet f;
+    wire_msg m;
+    uint64_t lease = 8;
+    set_up(&f, NULL);
+    grant(&f, lease, 0, 1, 1, &SHORT[0]);
+    expect(&f, &m, WIRE_RESULT);
+    say(&f, &(wire_msg){ .type = WIRE_BEAT, .beat.say_hello = 1 });
+    expect(&f, &m, WIRE_HELLO);
+    assert_int_equal(m.hello.leases.n, 1);
+    welcome(&f, (wire_list){ &lease, 1 });
+    take_results(&f, lease, 1);
+    say(&f, &(wire_msg){ .type = WIRE_WELCOME, .welcome = { .accepted = 0, .why = wire_text("no job of yours"), .beat_ms = BEAT_MS } });
+    expect_quiet(&f, 400);
+    welcome(&f, (wire_list){ 0 });
+    grant(&f, 9, 0, 1, 1, &SHORT[0]);
+    take_results(&f, 9, 1);
+    tear_down(&f);
+}
+
 static void sigterm_finishes_what_runs_then_says_bye(void **state)
 {
     (void)state;
@@ -732,6 +754,7 @@ int main(void)
         cmocka_unit_test(revoked_work_stops_and_the_rest_goes_on),
         cmocka_unit_test(a_lease_that_did_not_survive_is_dropped_with_its_results),
         cmocka_unit_test(a_silent_coordinator_hears_hello_again),
+        cmocka_unit_test(a_coordinator_that_forgot_the_worker_gets_its_hello),
         cmocka_unit_test(sigterm_finishes_what_runs_then_says_bye),
         cmocka_unit_test(a_second_sigterm_hands_back_at_once),
         cmocka_unit_test(stop_from_the_coordinator_drains_too),

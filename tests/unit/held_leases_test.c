@@ -27,11 +27,11 @@ static void a_lease_leaves_with_its_last_answer(void **state)
     (void)state;
     held_leases *held = open_held();
     assert_int_equal(grant(held, 1), FL_OK);
-    assert_int_equal(held_owed_rows(held), 2);
+    assert_true(held_owes(held));
     assert_true(held_made(held, 1, 10, 0));
     assert_true(held_made(held, 1, 10, 1));
     assert_true(held_made(held, 1, 11, 2));
-    assert_int_equal(held_owed_rows(held), 0);
+    assert_false(held_owes(held));
     assert_int_equal(held_count(held), 1);
     held_settle(held, 1, 10, 0);
     held_settle(held, 1, 10, 1);
@@ -87,7 +87,8 @@ static void a_row_error_stands_for_all_the_row_owes(void **state)
     assert_true(held_made(held, 1, 10, 0));
     assert_true(held_made(held, 1, 10, WIRE_WHOLE_ROW));
     assert_false(held_made(held, 1, 10, WIRE_WHOLE_ROW));
-    assert_int_equal(held_owed_rows(held), 1);
+    held_settle(held, 1, 11, 2);
+    assert_false(held_owes(held));
     held_close(held);
 }
 
@@ -99,7 +100,7 @@ static void a_hand_back_covers_what_is_owed_and_the_rest_stays(void **state)
     assert_int_equal(grant(held, 1), FL_OK);
     assert_true(held_made(held, 1, 10, 0));
     held_hand_back(held, 1, NULL, WIRE_HAND_ENGINE_ENDED, "words", 5);
-    assert_int_equal(held_owed_rows(held), 0);
+    assert_false(held_owes(held));
     assert_true(held_next_handback(held, &m));
     assert_int_equal(m.handback.lease, 1);
     assert_int_equal(m.handback.rows.n, 0);
@@ -124,7 +125,7 @@ static void a_settled_lease_stays_until_its_hand_back_was_sent(void **state)
     wire_msg m;
     assert_int_equal(grant(held, 1), FL_OK);
     held_hand_back(held, 1, &row, WIRE_HAND_NO_ROOM, "", 0);
-    assert_int_equal(held_owed_rows(held), 1);
+    assert_true(held_owes(held));
     held_hand_back(held, 1, &row, WIRE_HAND_NO_ROOM, "", 0);     /* nothing is owed of it any more */
     held_settle(held, 1, 10, WIRE_WHOLE_ROW);
     assert_int_equal(held_count(held), 1);
@@ -154,21 +155,29 @@ static void only_presented_leases_can_be_missing(void **state)
     held_close(held);
 }
 
-static void the_only_row_that_is_owed_is_found(void **state)
+static void the_only_row_that_is_owed_is_found_also_in_parts(void **state)
 {
     (void)state;
     held_leases *held = open_held();
     uint64_t lease = 0, row = 0;
-    assert_false(held_first_owed(held, &lease, &row));
+    assert_false(held_owes_one_row(held, &lease, &row));
     for (uint64_t id = 1; id <= 20; id++) assert_int_equal(grant(held, id), FL_OK);
     for (uint64_t id = 1; id <= 20; id++) {
         assert_true(held_made(held, id, 10, WIRE_WHOLE_ROW));
         if (id != 13) assert_true(held_made(held, id, 11, 2));
     }
-    assert_int_equal(held_owed_rows(held), 1);
-    assert_true(held_first_owed(held, &lease, &row));
+    assert_true(held_owes_one_row(held, &lease, &row));
     assert_int_equal(lease, 13);
     assert_int_equal(row, 11);
+    assert_int_equal(grant(held, 21), FL_OK);
+    assert_false(held_owes_one_row(held, &lease, &row));
+    held_settle_lease(held, 21);
+    held_settle_lease(held, 13);
+    const uint64_t rows[] = {5, 5}, lo[] = {0, 2}, hi[] = {1, 3}, lines[] = {6, 6};      /* sample 1 was committed before */
+    wire_grant parted = { .job = 7, .lease = 30, .rows = { rows, 2 }, .sample_lo = { lo, 2 }, .sample_hi = { hi, 2 }, .lines = { lines, 2 } };
+    assert_int_equal(held_grant(held, &parted, NULL), FL_OK);
+    assert_true(held_owes_one_row(held, &lease, &row));
+    assert_int_equal(row, 5);
     held_close(held);
 }
 
@@ -183,7 +192,7 @@ int main(void)
         cmocka_unit_test(a_hand_back_covers_what_is_owed_and_the_rest_stays),
         cmocka_unit_test(a_settled_lease_stays_until_its_hand_back_was_sent),
         cmocka_unit_test(only_presented_leases_can_be_missing),
-        cmocka_unit_test(the_only_row_that_is_owed_is_found),
+        cmocka_unit_test(the_only_row_that_is_owed_is_found_also_in_parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
