@@ -486,9 +486,11 @@ fl_status engine_step(engine *e, engine_event *events, int32_t capacity, int32_t
         if (st != FL_OK) return st;
     }
     size_t n = capacity < 0 ? 0 : (size_t)capacity < e->n_events ? (size_t)capacity : e->n_events;
-    if (n > 0) memcpy(events, e->events, n * sizeof *events);
-    memmove(e->events, e->events + n, (e->n_events - n) * sizeof *e->events);
-    e->n_events -= n;
+    if (n > 0) {
+        memcpy(events, e->events, n * sizeof *events);
+        memmove(e->events, e->events + n, (e->n_events - n) * sizeof *e->events);
+        e->n_events -= n;
+    }
     *n_events = (int32_t)n;
     return FL_OK;
 }
