@@ -36,8 +36,9 @@ def main():
         (HERE / "corpus/safetensors" / name).write_bytes(data)
     models = {"demo": ROOT / "ops/demo_model", **{path.name: path for path in (ROOT / "tests/golden/models").iterdir()}}
     for name, folder in models.items():
-        config, generation = (folder / "config.json").read_bytes(), (folder / "generation_config.json").read_bytes()
-        (HERE / "corpus/model_config" / name).write_bytes(config + b"\0" + generation)
+        generation = folder / "generation_config.json"
+        seed = (folder / "config.json").read_bytes() + (b"\0" + generation.read_bytes() if generation.exists() else b"")
+        (HERE / "corpus/model_config" / name).write_bytes(seed)
     nested = {"model_type": "qwen3_5_moe", "tie_word_embeddings": False, "text_config": json.loads((ROOT / "ops/demo_model/config.json").read_text())}
     (HERE / "corpus/model_config/nested").write_text(json.dumps(nested))
 
