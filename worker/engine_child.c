@@ -338,7 +338,8 @@ static fl_status take_prepared(child *c, fl_err *err)
         if (s && item->status == FL_OK) st = admit(c, s, item, err);
         else if (s) {
             if (item->status == FL_INVALID) st = say_row_error(c, s, item->refusal.code, item->refusal.text, err);
-            else st = say_no_room(c, s, item->err.text, err);
+            else if (item->status == FL_FULL || item->status == FL_IO) st = say_no_room(c, s, item->err.text, err);
+            else st = fl_fail(err, item->status, "%s", item->err.text);      /* a new process may do better */
             s->item = NULL;
             slot_release(c, s);
         }

@@ -15,6 +15,8 @@
 struct row_maker {
     const engine_info *info;         /* borrowed */
     tokenizer *tokenizer;            /* owned; NULL when the model has none */
+    char model_dir[PATH_MAX];
+    bool chat_opened;                /* the first chat row does it */
     chat_template *chat;             /* owned; NULL when chats cannot be rendered: chat_status and chat_why say why */
     fl_status chat_status;
     fl_err chat_why;
@@ -23,16 +25,15 @@ struct row_maker {
 fl_status row_maker_open(row_maker **out, const char *model_dir, const engine_info *info, fl_err *err)
 {
     fl_status st = FL_OK;
-    char path[PATH_MAX];
+    char path[PATH_MAX + 16];
     row_maker *maker = calloc(1, sizeof *maker);
     if (!maker) return fl_fail(err, FL_FULL, "worker: no memory for the tokenizer");
     maker->info = info;
+    snprintf(maker->model_dir, sizeof maker->model_dir, "%s", model_dir);
     if (info->has_tokenizer) {
-        snprintf(path, sizeof path, "%s/tokenizer.json", model_dir);
+        snprintf(path, sizeof path, "%s/tokenizer.json", maker->model_dir);
         if ((st = tokenizer_open(&maker->tokenizer, path, err)) != FL_OK) goto done;
     }
-    maker->chat_status = chat_template_open(&maker->chat, model_dir, &maker->chat_why);
-    if (maker->chat_status != FL_OK && maker->chat_status != FL_NOT_FOUND) fl_log(FL_LOG_WARN, "chat rows cannot be served here: %s", maker->chat_why.text);
     *out = maker;
     maker = NULL;
 done:
@@ -79,8 +80,7 @@ static fl_status take_ids(row_request *request, int32_t n_vocab, row_refusal *re
 /* A tokenizer's or template's failure: FL_INVALID is the row's, the rest this machine's. */
 static fl_status text_failed(fl_status st, const fl_err *why, fl_row_error code, row_refusal *refusal, fl_err *err)
 {
-    if (st == FL_INVALID) return refuse(refusal, code, "%s", why->text);
-    return fl_fail(err, st == FL_IO ? FL_IO : FL_FULL, "%s", why->text);
+    return st == FL_INVALID ? refuse(refusal, code, "%s", why->text) : fl_fail(err, st, "%s", why->text);
 }
 
 static fl_status take_text(row_maker *maker, row_request *request, const char *text, size_t n_bytes, bool add_special, row_refusal *refusal, fl_err *err)
@@ -101,6 +101,11 @@ static fl_status take_text(row_maker *maker, row_request *request, const char *t
 
 static fl_status take_chat(row_maker *maker, row_request *request, uint32_t now_s, row_refusal *refusal, fl_err *err)
 {
+    if (!maker->chat_opened) {
+        maker->chat_opened = true;
+        maker->chat_status = chat_template_open(&maker->chat, maker->model_dir, &maker->chat_why);
+        if (maker->chat_status != FL_OK && maker->chat_status != FL_NOT_FOUND) fl_log(FL_LOG_WARN, "chat rows cannot be served here: %s", maker->chat_why.text);
+    }
     if (maker->chat_status == FL_NOT_FOUND) return refuse(refusal, ROW_TEMPLATE_ERROR, "the model has no chat template: send a prompt instead of messages");
     if (!maker->chat) return text_failed(maker->chat_status, &maker->chat_why, ROW_TEMPLATE_ERROR, refusal, err);
     char *text = NULL;

@@ -2,7 +2,8 @@
  * Rule     everything here is a function of line, model and job settings, never of load; so every worker of a fleet decides alike.
  * Order    a field of the row, else the model's generation_config.json (engine_info), else OpenAI's default. max_tokens: 16 for prompts, the rest of the context
  *          for chats. Text prompts get the tokenizer's special tokens, rendered chats and id prompts none.
- * Threads  a row_maker belongs to one thread; the engine_info it borrows is only read. */
+ * Chats    the template's helper process is started by the first chat row, so a job without chats does not pay for it.
+ * Threads  a row_maker is used by one thread at a time, its chat rows by one thread only; the engine_info it borrows is only read. */
 #ifndef WORKER_ROW_REQUEST_H
 #define WORKER_ROW_REQUEST_H
 
@@ -36,7 +37,8 @@ typedef struct { fl_row_error code; char text[480]; } row_refusal;
 
 /* Make the request of `line` (physical line number `line_number`). FL_OK: *out is ready and the caller frees it with row_request_free. FL_INVALID: the row is
  * refused as *refusal says. FL_FULL: a legal row for which this worker has no room (its context is shorter than the job's). FL_IO: this
- * machine cannot run the chat template (no Python). In both last cases another worker may serve it; err says why. */
+ * machine cannot run the chat template (no Python). In both cases another worker may serve it; err says why. FL_TIMEOUT, FL_CLOSED: the template's helper fails
+ * although the row is not to blame; another attempt may work. */
 fl_status row_request_make(row_maker *maker, const job_settings *job, const char *line, size_t n_bytes, uint64_t line_number, row_request *out,
                            row_refusal *refusal, fl_err *err);
 void      row_request_free(row_request *request);        /* accepts a zeroed one */

@@ -426,6 +426,18 @@ static void bad_rows_are_row_errors_with_their_reason(void **state)
     tear_down(&f);
 }
 
+static void chats_are_rendered_in_the_engine_process(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\": 3, \"ignore_eos\": true}",
+                                        "{\"messages\": [{\"role\": \"user\", \"content\": \"you\"}], \"max_tokens\": 3, \"ignore_eos\": true}"};
+    fleet f;
+    set_up(&f, NULL);
+    grant(&f, 1, 0, 1, 2, lines);
+    take_results(&f, 1, 2);
+    tear_down(&f);
+}
+
 static void a_row_above_this_workers_context_is_handed_back(void **state)
 {
     (void)state;
@@ -748,6 +760,7 @@ int main(void)
         cmocka_unit_test(prompt_ids_travel_with_sample_0_alone),
         cmocka_unit_test(a_repeated_grant_is_worked_on_once),
         cmocka_unit_test(bad_rows_are_row_errors_with_their_reason),
+        cmocka_unit_test(chats_are_rendered_in_the_engine_process),
         cmocka_unit_test(a_row_above_this_workers_context_is_handed_back),
         cmocka_unit_test(a_killed_engine_hands_its_leases_back_and_comes_again),
         cmocka_unit_test(only_a_crash_of_a_row_alone_is_blamed_on_it),
