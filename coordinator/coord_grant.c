@@ -108,8 +108,16 @@ static lease_id next_lease_id(coord *c)
     return id;
 }
 
-static void grant_shard(coord *c, worker *w, job *j, const shard *s, bool is_alone)
+static int by_row(const void *a, const void *b)
 {
+    const lease_item *x = a, *y = b;
+    if (x->row.v != y->row.v) return x->row.v < y->row.v ? -1 : 1;
+    return x->sample_lo < y->sample_lo ? -1 : x->sample_lo > y->sample_lo;
+}
+
+static void grant_shard(coord *c, worker *w, job *j, shard *s, bool is_alone)
+{
+    qsort(s->items, s->n_items, sizeof *s->items, by_row);       /* rows that needed room were taken first */
     job_pin(c, j, w);
     announce_job(c, w, j);
     lease *l = lease_add(c, next_lease_id(c), j, w->id, s->items, s->n_items);

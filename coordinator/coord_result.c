@@ -26,8 +26,9 @@ static void count(job *j, wire_fate fate)
     else if (fate == WIRE_REFUSED) j->n_refused++;
 }
 
-/* Keep a piece until its last one came. True: *pieces are all of them (owned by the partial, which the caller drops). */
-static bool collect(coord *c, lease *l, const wire_result *m, coord_body body, partial **whole)
+/* Keep a piece until its last one came. Returns the whole, which the lease owns until its sample leaves it, or NULL: there is more to come, or a piece is
+ * missing (the connection was lost in between) and this one is dropped. */
+static partial *collect(coord *c, lease *l, const wire_result *m, coord_body body)
 {
     partial *p = l->partials;
     while (p && (p->row.v != m->row || p->sample != m->sample)) p = p->next;
@@ -41,14 +42,13 @@ static bool collect(coord *c, lease *l, const wire_result *m, coord_body body, p
         p->pieces = coord_alloc(p->n_pieces, sizeof *p->pieces);
         l->partials = p;
     }
-    if (!p || p->n_have != m->piece || p->n_pieces != m->n_pieces) {     /* a gap: the worker sends all of it again when it reconnects */
+    if (!p || p->n_have != m->piece || p->n_pieces != m->n_pieces) {
         send_release(c, body);
-        return false;
+        return NULL;
     }
     p->pieces[p->n_have++] = body;
     c->partial_bytes += body.bytes;
-    *whole = p;
-    return p->n_have == p->n_pieces;
+    return p->n_have == p->n_pieces ? p : NULL;
 }
 
 static bool is_valid(const coord *c, const job *j, const coord_body *pieces, uint32_t n)
@@ -61,22 +61,39 @@ static bool is_valid(const coord *c, const job *j, const coord_body *pieces, uin
     return valid;
 }
 
-static void append_result(coord *c, const job *j, const lease *l, const wire_result *m, const coord_body *pieces, uint32_t n)
+/* The pieces move into the ledger and the sample out of its lease. */
+static void commit_result(coord *c, job *j, lease *l, const wire_result *m, const coord_body *pieces, uint32_t n)
 {
+    row_index row = { m->row };
     for (uint32_t i = 0; i < n; i++) {
         action *a = action_add(&c->out->appends, ACTION_APPEND);
         a->job = j->id;
         a->body = pieces[i];
-        a->record = (ledger_record){ .kind = LEDGER_RESULT, .row = { m->row }, .lease = l->id, .sample = (uint32_t)m->sample, .piece = i, .n_pieces = n,
+        a->record = (ledger_record){ .kind = LEDGER_RESULT, .row = row, .lease = l->id, .sample = (uint32_t)m->sample, .piece = i, .n_pieces = n,
                                      .n_tokens = (uint32_t)m->n_tokens, .body = { pieces[i].data, pieces[i].bytes } };
     }
+    row_table_commit(j->rows, row, (uint32_t)m->sample);
+    lease_drop_sample(c, l, row, (uint32_t)m->sample);
+    j->n_samples++;
+    j->n_tokens += m->n_tokens;
+    worker *w = worker_find(c, l->worker);
+    if (w) w->n_samples++;
 }
 
-/* The lease gave up a sample; when that was its last, it is over. */
-static void lease_after_result(coord *c, lease *l)
+/* What came cannot be used; its sample is given out again. */
+static void refuse_result(coord *c, job *j, lease *l, const wire_result *m)
+{
+    row_index row = { m->row };
+    send_note(c, "job-%016" PRIx64 " row %" PRIu64 ": worker %016" PRIx64 " sent a result that cannot be read; the row is given out again", j->id.v, m->row, l->worker.v);
+    job_retry_row(c, j, row);
+    lease_release_sample(c, l, row, (uint32_t)m->sample);
+}
+
+/* The lease gave up a sample; when that was its last, it is over. Only what waits again must be told to the journal. */
+static void lease_after_result(coord *c, lease *l, bool was_released)
 {
     worker *w = worker_find(c, l->worker);
-    if (!lease_settle(c, l, false) || !w) return;
+    if (!lease_settle(c, l, was_released) || !w) return;
     if (w->window_rows < WINDOW_ROWS_MAX) w->window_rows *= 2;
 }
 
@@ -84,45 +101,39 @@ void result_arrived(coord *c, worker_id speaker, const wire_result *m, coord_bod
 {
     job *j;
     lease *l;
-    row_index row = { m->row };
-    uint32_t sample = (uint32_t)m->sample;
+    bool is_last = m->piece + 1 == m->n_pieces, is_numbered = m->piece < m->n_pieces;
     wire_fate fate = judge(c, speaker, m->job, m->lease, m->row, m->sample, false, &j, &l);
-    if (m->n_pieces == 0 || m->piece >= m->n_pieces) fate = WIRE_REFUSED;
-    else if (fate != WIRE_COMMITTED && m->piece + 1 != m->n_pieces) {            /* a part is not answered */
+    if (!is_numbered) {
+        fate = WIRE_REFUSED;
         send_release(c, body);
-        return;
-    }
-    if (fate == WIRE_COMMITTED) {
-        coord_body one = body;
-        partial *whole = NULL;
-        if (m->n_pieces > 1 && !collect(c, l, m, body, &whole)) return;
-        coord_body *pieces = whole ? whole->pieces : &one;
-        uint32_t n = whole ? whole->n_pieces : 1;
-        body.owner = NULL;
-        if (is_valid(c, j, pieces, n)) {
-            append_result(c, j, l, m, pieces, n);
-            for (uint32_t i = 0; whole && i < n; i++) {  /* they moved into the appends */
-                c->partial_bytes -= pieces[i].bytes;
-                pieces[i] = (coord_body){ 0 };
-            }
-            row_table_commit(j->rows, row, sample);
-            j->n_samples++;
-            j->n_tokens += m->n_tokens;
-            worker *w = worker_find(c, speaker);
-            if (w) w->n_samples++;
-            lease_drop_sample(c, l, row, sample);
+    } else if (fate != WIRE_COMMITTED) {
+        send_release(c, body);
+        if (!is_last) return;                            /* a part is not answered */
+    } else if (m->n_pieces == 1) {
+        if (is_valid(c, j, &body, 1)) {
+            commit_result(c, j, l, m, &body, 1);
         } else {
             fate = WIRE_REFUSED;
-            if (!whole) send_release(c, one);
-            send_note(c, "job-%016" PRIx64 " row %" PRIu64 ": worker %016" PRIx64 " sent a result that cannot be read; the row is given out again", j->id.v, row.v, speaker.v);
-            job_retry_row(c, j, row);
-            lease_release_sample(c, l, row, sample);
+            refuse_result(c, j, l, m);
+            send_release(c, body);
         }
-        lease_after_result(c, l);
+        lease_after_result(c, l, fate == WIRE_REFUSED);
+    } else {
+        partial *whole = collect(c, l, m, body);
+        if (!is_last) return;
+        if (whole && is_valid(c, j, whole->pieces, whole->n_pieces)) {
+            uint32_t n = whole->n_have;
+            whole->n_have = 0;                           /* they move into the ledger */
+            for (uint32_t i = 0; i < n; i++) c->partial_bytes -= whole->pieces[i].bytes;
+            commit_result(c, j, l, m, whole->pieces, n);
+        } else {                                         /* a piece is missing, or it cannot be read */
+            fate = WIRE_REFUSED;
+            refuse_result(c, j, l, m);
+        }
+        lease_after_result(c, l, fate == WIRE_REFUSED);
     }
     send_answer(c, speaker, (job_id){ m->job }, (lease_id){ m->lease }, m->row, m->sample, fate);
     count(j, fate);
-    send_release(c, body);
     if (fate == WIRE_COMMITTED) job_settle(c, j);
 }
 
@@ -144,7 +155,7 @@ void row_error_arrived(coord *c, worker_id speaker, const wire_row_error *m)
     if (!is_workers_error(m->code)) fate = WIRE_REFUSED;
     if (fate == WIRE_COMMITTED) {
         job_fail_row(c, j, row, l->id, (fl_row_error)m->code, m->text.p ? m->text.p : "", m->text.n);
-        lease_after_result(c, l);
+        lease_after_result(c, l, false);
     }
     send_answer(c, speaker, (job_id){ m->job }, (lease_id){ m->lease }, m->row, WIRE_WHOLE_ROW, fate);
     count(j, fate);

@@ -113,7 +113,8 @@ void send_revoke_row(coord *c, worker_id to, lease_id of_lease, row_index row);
 
 /* lease_table.c: none of these sends anything but LEASE_END, LEASE_SAVE and releases of partial results. */
 lease *lease_find(const coord *c, lease_id id);
-lease *lease_add(coord *c, lease_id id, job *j, worker_id worker, const lease_item *items, uint32_t n_items);   /* holds what is free of the items; NULL when nothing is */
+/* Holds what is free of the items, which ascend by row and sample; NULL when nothing is. */
+lease *lease_add(coord *c, lease_id id, job *j, worker_id worker, const lease_item *items, uint32_t n_items);
 bool   lease_holds(const lease *l, row_index row, uint32_t sample);
 bool   lease_holds_row(const lease *l, row_index row);
 void   lease_drop_sample(coord *c, lease *l, row_index row, uint32_t sample);    /* committed: no longer held, not waiting */

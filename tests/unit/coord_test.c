@@ -250,15 +250,31 @@ static void pieces_commit_as_a_whole_with_the_last(void **state)
     assert_int_equal(coord_partial_bytes(r.c), 8);
     assert_int_equal(result_piece(&r, 1, lease, 0, 0, 0, 3), FL_OK);     /* begins again */
     assert_int_equal(r.n_released, 2);
-    assert_int_equal(result_piece(&r, 1, lease, 0, 0, 2, 3), FL_OK);     /* a gap */
-    assert_null(find_send(&r, 1, WIRE_ANSWER));
     assert_int_equal(result_piece(&r, 1, lease, 0, 0, 1, 3), FL_OK);
     assert_int_equal(r.out.appends.n, 0);
     assert_int_equal(result_piece(&r, 1, lease, 0, 0, 2, 3), FL_OK);
     assert_int_equal(count_appends(&r, LEDGER_RESULT), 3);
     assert_int_equal(fate_of(&r, 1), WIRE_COMMITTED);
     assert_int_equal(coord_partial_bytes(r.c), 0);
-    assert_int_equal(r.n_released, 3);
+    assert_int_equal(r.n_released, 2);
+    rig_close(&r);
+}
+
+static void a_result_with_a_missing_piece_is_refused_and_given_out_again(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    add_job(&r, 1, 1);
+    hello(&r, 1);
+    uint64_t lease = grant_of(&r, 1).lease;
+    assert_int_equal(result_piece(&r, 1, lease, 0, 0, 0, 3), FL_OK);
+    assert_int_equal(result_piece(&r, 1, lease, 0, 0, 2, 3), FL_OK);
+    assert_int_equal(fate_of(&r, 1), WIRE_REFUSED);
+    assert_int_equal(r.out.appends.n, 0);
+    assert_int_equal(r.n_released, 2);
+    assert_int_equal(coord_partial_bytes(r.c), 0);
+    assert_true(grant_of(&r, 1).lease > lease);
     rig_close(&r);
 }
 
@@ -775,6 +791,7 @@ int main(void)
         cmocka_unit_test(late_result_of_an_old_lease_is_stale),
         cmocka_unit_test(pieces_commit_as_a_whole_with_the_last),
         cmocka_unit_test(a_result_that_cannot_be_read_is_refused_and_its_row_given_out_again),
+        cmocka_unit_test(a_result_with_a_missing_piece_is_refused_and_given_out_again),
         cmocka_unit_test(a_row_error_ends_the_row_in_every_lease),
         cmocka_unit_test(a_dead_workers_rows_go_back_in_order),
         cmocka_unit_test(a_beat_renews_and_an_unlisted_lease_runs_out),
