@@ -38,7 +38,7 @@ typedef struct {
 
 typedef struct ingest ingest;
 
-/* Push form, for bytes that arrive in pieces. `name` is what sentences call the job. `defaults`: NULL or the --set object (fl_row_defaults_check has passed).
+/* Push form, for bytes that arrive in pieces. `name` is what sentences call the job. `defaults`: NULL, "" or the --set object (fl_row_defaults_check has passed).
  * job_dir exists; leftovers in it are overwritten. name, defaults and job_dir are copied. */
 fl_status ingest_open(ingest **out, const char *name, const char *defaults, const char *job_dir, ingest_visit visit, void *context, fl_err *err);
 fl_status ingest_push(ingest *in, const void *data, size_t n_bytes, fl_err *err);    /* after a failure only ingest_close is allowed */

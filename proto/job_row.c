@@ -290,7 +290,7 @@ static bool read_line(fl_row *row, body_values *b, const char *line, fl_json obj
     fl_json fields = is_plain ? object : e.body;
     collect_body(b, row, line, fields, is_plain);
     if (!choose_endpoint(row, b, is_plain, fields)) return false;
-    if (defaults && !body_take_defaults(b, defaults, row->endpoint)) return false;
+    if (defaults && defaults[0] && !body_take_defaults(b, defaults, row->endpoint)) return false;
     if (!body_read(b, row)) return false;
     return row->endpoint == ROW_CHAT ? read_messages(row, b) : read_prompt(row, b);
 }

@@ -63,7 +63,7 @@ typedef struct {
 /* Why a line was refused. offset counts bytes from the start of the line. */
 typedef struct { fl_row_error code; size_t offset; char text[240]; } fl_row_fault;
 
-/* Parse the line (without its line feed; a trailing 0x0D is dropped here; UTF-8 BOM is the caller's affair). `defaults` is NULL or the
+/* Parse the line (without its line feed; a trailing 0x0D is dropped here; UTF-8 BOM is the caller's affair). `defaults` is NULL, "" or the
  * job's --set object as JSON text, a body field for rows that lack it. physical_line counts from 1 and names a row without custom_id.
  * Returns ROW_OK and a row to be freed with fl_row_free, or the code with *fault filled; row->custom_id is then set
  * where it could be read and NULL elsewhere (free it all the same). The line is checked as json_scan.h says. A row error is a function of the row,

@@ -434,6 +434,10 @@ static void set_fields_fill_what_rows_lack(void **state)
     assert_string_equal(row.stop[0], "x");
     fl_row_free(&row);
 
+    row = parsed("{\"prompt\":\"a\"}", "");          /* no --set at all */
+    assert_int_equal(row.given, 0);
+    fl_row_free(&row);
+
     fl_row_fault fault;
     const char *line = "{\"prompt\":\"a\"}";
     assert_int_equal(fl_row_parse(&row, line, strlen(line), 1, "{\"temperature\":500}", &fault), ROW_INVALID_REQUEST);
