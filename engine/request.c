@@ -15,7 +15,6 @@ static fl_status check_request(const engine_request *r, const engine_info *info,
     if ((int64_t)r->n_prompt + p->max_tokens > info->context_max)
         return fl_fail(err, FL_INVALID, "%d prompt tokens and max_tokens %d are more than the context of %d", r->n_prompt, p->max_tokens, info->context_max);
     if (!(p->temperature >= 0.0f) || !isfinite(p->temperature)) return fl_fail(err, FL_INVALID, "the temperature must be 0 or more");
-    if (p->n_top > info->n_vocab || p->n_prompt_top > info->n_vocab) return fl_fail(err, FL_INVALID, "more log-probabilities are asked for than the vocabulary of %d has", info->n_vocab);
     for (int32_t i = 0; i < r->n_prompt; i++)
         if (r->prompt[i] < 0 || r->prompt[i] >= info->n_vocab)
             return fl_fail(err, FL_INVALID, "prompt token %d is %d, outside the model's vocabulary of %d", i, r->prompt[i], info->n_vocab);

@@ -304,24 +304,74 @@ static void write_file(const char *path, const uint8_t *bytes, size_t n_bytes)
     assert_int_equal(fclose(file), 0);
 }
 
+/* A copy of the small mixture in a new folder, its weights edited. */
+typedef struct { char dir[32], config[64], weights[64]; uint8_t *bytes; size_t n_bytes; } model_copy;
+
+static model_copy copy_model(void)
+{
+    model_copy m = { .dir = "/tmp/engine_test.XXXXXX" };
+    assert_non_null(mkdtemp(m.dir));
+    snprintf(m.config, sizeof m.config, "%s/config.json", m.dir);
+    snprintf(m.weights, sizeof m.weights, "%s/model.safetensors", m.dir);
+    m.bytes = read_file(SMALL "/config.json", &m.n_bytes);
+    write_file(m.config, m.bytes, m.n_bytes);
+    free(m.bytes);
+    m.bytes = read_file(SMALL "/model.safetensors", &m.n_bytes);
+    return m;
+}
+
+static void drop_copy(model_copy *m)
+{
+    free(m->bytes);
+    unlink(m->config);
+    unlink(m->weights);
+    rmdir(m->dir);
+}
+
+/* Replace the first `old` in the header by `new`, which is as long. */
+static void edit_header(model_copy *m, const char *old, const char *new)
+{
+    uint8_t *at = memmem(m->bytes, m->n_bytes, old, strlen(old));
+    assert_non_null(at);
+    assert_int_equal(strlen(old), strlen(new));
+    memcpy(at, new, strlen(new));
+}
+
+static void damaged_weights_are_refused_by_name(void **state)
+{
+    (void)state;
+    static const struct { const char *old, *new; fl_status status; const char *part; } edits[] = {
+        { "model.layers.2.mlp.gate.weight", "model.layers.2.mlp.gone.weight", FL_NOT_FOUND, "tensor model.layers.2.mlp.gate.weight, which config.json asks for, is missing" },
+        { "\"model.norm.weight\":{\"dtype\":\"BF16\"", "\"model.norm.weight\":{\"dtype\":\"I16\" ", FL_UNSUPPORTED, "tensor model.norm.weight has dtype I16" },
+        { "\"lm_head.weight\":{\"dtype\":\"BF16\",\"shape\":[256,64]", "\"lm_head.weight\":{\"dtype\":\"BF16\",\"shape\":[64,256]", FL_CORRUPT, "tensor lm_head.weight has shape [64, 256], config.json asks for [256, 64]" },
+    };
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        model_copy m = copy_model();
+        edit_header(&m, edits[i].old, edits[i].new);
+        write_file(m.weights, m.bytes, m.n_bytes);
+        refuse_open((engine_options){ .model = m.dir }, edits[i].status, edits[i].part);
+        drop_copy(&m);
+    }
+    model_copy m = copy_model();
+    memset(m.bytes + m.n_bytes - 2, 0xFF, 2);            /* the last value of the last tensor in the file */
+    write_file(m.weights, m.bytes, m.n_bytes);
+    refuse_open((engine_options){ .model = m.dir }, FL_CORRUPT, "tensor model.norm.weight has a NaN or infinite value at index 63");
+    write_file(m.weights, m.bytes, m.n_bytes - 1);
+    refuse_open((engine_options){ .model = m.dir }, FL_CORRUPT, "truncated");
+    unlink(m.weights);
+    refuse_open((engine_options){ .model = m.dir }, FL_NOT_FOUND, "neither model.safetensors nor model.safetensors.index.json");
+    drop_copy(&m);
+}
+
 static void row_without_numbers_fails_alone(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/engine_test.XXXXXX", config[64], weights[64];
     static const int32_t bad[] = { 3, 9, BAD_TOKEN }, good[] = { 3, 9, 12 };
-    size_t n_bytes;
-    assert_non_null(mkdtemp(dir));
-    snprintf(config, sizeof config, "%s/config.json", dir);
-    snprintf(weights, sizeof weights, "%s/model.safetensors", dir);
-    uint8_t *bytes = read_file(SMALL "/config.json", &n_bytes);
-    write_file(config, bytes, n_bytes);
-    free(bytes);
-    bytes = read_file(SMALL "/model.safetensors", &n_bytes);
-    poison(bytes, n_bytes);
-    write_file(weights, bytes, n_bytes);
-    free(bytes);
+    model_copy m = copy_model();
+    poison(m.bytes, m.n_bytes);
+    write_file(m.weights, m.bytes, m.n_bytes);
 
-    engine *e = open_engine(&(engine_options){ .model = dir, .n_threads = 1 });
+    engine *e = open_engine(&(engine_options){ .model = m.dir, .n_threads = 1 });
     engine_event events[8];
     engine_request r = make_request(1, 6);
     r.n_prompt = 3;
@@ -344,15 +394,14 @@ static void row_without_numbers_fails_alone(void **state)
     assert_int_equal(engine_read_stats(e).kv_tokens_used, 0);
     free_events(events, n);
     engine_close(e);
-    unlink(config);
-    unlink(weights);
-    rmdir(dir);
+    drop_copy(&m);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_options_are_refused_with_a_sentence),
+        cmocka_unit_test(damaged_weights_are_refused_by_name),
         cmocka_unit_test(description_names_the_model),
         cmocka_unit_test(bad_requests_are_refused_with_a_sentence),
         cmocka_unit_test(every_way_to_stop_is_told_apart),
