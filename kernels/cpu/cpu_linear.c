@@ -8,7 +8,7 @@
 
 #if defined(LANES_AVX512)                /* 32 registers of 16 lanes */
 #define TILE_W 4
-#define TILE_X 6
+#define TILE_X 4
 #define TILE_W_ONE 8                     /* weight rows beside one token row: enough sums in flight to hide the latency of fma */
 #elif defined(LANES_AVX2)                /* 16 registers of 8 */
 #define TILE_W 2
@@ -61,25 +61,12 @@ INLINE void strip(float *y, size_t y_stride, const char *w, dtype type, int32_t 
 {
     int32_t t = 0;
     for (; t + TILE_X <= n_x; t += TILE_X) tile(y + (size_t)t * y_stride, y_stride, w, type, n_k, x + t, R, TILE_X);
-    y += (size_t)t * y_stride;
-    switch (n_x - t) {
-#if TILE_X > 5
-    case 5: tile(y, y_stride, w, type, n_k, x + t, R, 5); break;
-#endif
-#if TILE_X > 4
-    case 4: tile(y, y_stride, w, type, n_k, x + t, R, 4); break;
-#endif
-#if TILE_X > 3
-    case 3: tile(y, y_stride, w, type, n_k, x + t, R, 3); break;
-#endif
 #if TILE_X > 2
-    case 2: tile(y, y_stride, w, type, n_k, x + t, R, 2); break;
+    for (; t + 2 <= n_x; t += 2) tile(y + (size_t)t * y_stride, y_stride, w, type, n_k, x + t, R, 2);
 #endif
 #if TILE_X > 1
-    case 1: tile(y, y_stride, w, type, n_k, x + t, R, 1); break;
+    for (; t < n_x; t++) tile(y + (size_t)t * y_stride, y_stride, w, type, n_k, x + t, R, 1);
 #endif
-    default: break;
-    }
 }
 
 INLINE void rows_of_type(float *y, size_t y_stride, const char *w, dtype type, int32_t n_w, int32_t n_k, const float *const *x, int32_t n_x)
