@@ -1,0 +1,94 @@
+/* ops_bench.c - how fast linear is, beside the machine's own limits measured in the same run.
+ *   ops_bench [THREADS]        TOKENFLEET_KERNELS chooses the form
+ * Prints for each shape and number of token rows the median and 99th percentile of repeated runs, the rate of multiply-adds, the rate at which weights are
+ * read, and how many times cheaper a row is than alone. Weights are walked through a set larger than the caches, as a model's layers are. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "kernels/ops.h"
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void *must(void *p)
+{
+    if (p) return p;
+    fprintf(stderr, "ops_bench: no memory\n");
+    exit(3);
+}
+
+#define SET_BYTES (192u << 20)
+#define RUNS_MAX 400
+
+/* GB/s of reading and writing a set beyond the caches, one thread. */
+static double copy_rate(char *to, const char *from)
+{
+    double best = 1e9;
+    for (int i = 0; i < 5; i++) {
+        double t = now_s();
+        memcpy(to, from, SET_BYTES / 2);
+        t = now_s() - t;
+        if (t < best) best = t;
+    }
+    return SET_BYTES / best * 1e-9;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct { int32_t n_out, n_in; } shapes[] = { { 512, 128 }, { 1024, 1024 }, { 3072, 1024 }, { 1024, 3072 }, { 4096, 4096 } };
+    static const int32_t rows[] = { 1, 4, 16, 64 };
+    static const struct { dtype type; const char *name; } types[] = { { DTYPE_BF16, "bf16" }, { DTYPE_F16, "f16" }, { DTYPE_F32, "f32" } };
+    int32_t n_threads = argc > 1 ? atoi(argv[1]) : 1;
+    ops *o = NULL;
+    fl_err err;
+    if (ops_cpu_open(&o, n_threads, &err) != FL_OK) { fprintf(stderr, "ops_bench: %s\n", err.text); return 3; }
+    char *set = must(malloc(SET_BYTES));
+    for (size_t i = 0; i < SET_BYTES; i += 2) { uint16_t h = (uint16_t)(0x3c00 + (i * 2654435761u >> 8 & 0xff)); memcpy(set + i, &h, 2); }
+    float *x = must(malloc(64 * 4096 * sizeof *x)), *y = must(malloc(64 * 4096 * sizeof *y));
+    for (int32_t i = 0; i < 64 * 4096; i++) x[i] = (float)(i % 97) * 0.01f;
+
+    printf("%s, %d thread(s); copy %.1f GB/s (read + write, one thread)\n", o->name, n_threads, copy_rate(set, set + SET_BYTES / 2));
+    printf("%-5s %-12s %5s %10s %10s %9s %9s %8s\n", "type", "out x in", "rows", "median us", "p99 us", "GFLOP/s", "GB/s", "a row");
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+            size_t bytes = (size_t)shapes[s].n_out * (size_t)shapes[s].n_in * (types[t].type == DTYPE_F32 ? 4 : 2), at = 0;
+            double alone = 0.0;
+            for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+                double times[RUNS_MAX], until = now_s() + 0.3;
+                int32_t n = 0;
+                while (n < RUNS_MAX && (n < 5 || now_s() < until)) {
+                    if (at + bytes > SET_BYTES) at = 0;
+                    weight w = { set + at, types[t].type, shapes[s].n_out, shapes[s].n_in };
+                    at += bytes;
+                    double begin = now_s();
+                    o->linear(o, y, x, &w, NULL, rows[r]);
+                    times[n++] = now_s() - begin;
+                }
+                qsort(times, (size_t)n, sizeof *times, compare_doubles);
+                double median = times[n / 2], p99 = times[n - 1 - n / 100];
+                if (rows[r] == 1) alone = median;
+                char shape[32];
+                snprintf(shape, sizeof shape, "%dx%d", shapes[s].n_out, shapes[s].n_in);
+                printf("%-5s %-12s %5d %10.1f %10.1f %9.1f %9.1f %7.1fx\n", types[t].name, shape, rows[r], median * 1e6, p99 * 1e6,
+                       2.0 * shapes[s].n_out * shapes[s].n_in * rows[r] / median * 1e-9, (double)bytes / median * 1e-9, alone * rows[r] / median);
+                fflush(stdout);
+            }
+        }
+    free(y);
+    free(x);
+    free(set);
+    o->close(o);
+    return 0;
+}
