@@ -2,6 +2,24 @@
 #ifndef COORDINATOR_COMMANDS_H
 #define COORDINATOR_COMMANDS_H
 
+#include "proto/status.h"
+
+int cmd_run(int argc, char **argv);
+int cmd_coordinator(int argc, char **argv);
+int cmd_submit(int argc, char **argv);
+int cmd_list(int argc, char **argv);
+int cmd_status(int argc, char **argv);
+int cmd_watch(int argc, char **argv);
+int cmd_fetch(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
+int cmd_cancel(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
+
+/* The exit status that goes with a failure: what the user typed, the world, or a full disk. */
+int command_ended(fl_status status);
+
+/* Count SIGINT and SIGTERM from now on instead of dying of them; command_signals tells how many came. */
+void command_catch_signals(void);
+int  command_signals(void);
 
 #endif

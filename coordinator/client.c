@@ -1,0 +1,146 @@
+#include "coordinator/client.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+#include "coordinator/daemon.h"
+#include "coordinator/transport.h"
+
+#define FRAMES_MAX 3
+
+struct client {
+    void *context, *socket;              /* owned */
+    char *endpoint;                      /* owned */
+    uint64_t number;
+    fl_arena arena;
+};
+
+fl_status client_open(client **out, const char *endpoint, fl_err *err)
+{
+    int linger = 0;
+    int64_t largest = FL_FRAME_PAYLOAD_MAX;
+    fl_status st = transport_check_endpoint(endpoint, err);
+    if (st != FL_OK) return st;
+    client *c = calloc(1, sizeof *c);
+    if (!c) return fl_fail(err, FL_FULL, "no memory for a client");
+    fl_arena_init(&c->arena, 64 * 1024, 0);
+    c->endpoint = strdup(endpoint);
+    c->context = zmq_ctx_new();
+    c->socket = c->context ? zmq_socket(c->context, ZMQ_DEALER) : NULL;
+    if (!c->endpoint || !c->socket || zmq_setsockopt(c->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+        zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest) != 0) {
+        st = fl_fail(err, FL_FULL, "no socket for a client: %s", zmq_strerror(zmq_errno()));
+    }
+    if (st == FL_OK && zmq_connect(c->socket, endpoint) != 0) st = fl_fail(err, FL_IO, "cannot connect to %s: %s", endpoint, zmq_strerror(zmq_errno()));
+    if (st == FL_OK) {
+        *out = c;
+        c = NULL;
+    }
+    client_close(c);
+    return st;
+}
+
+void client_close(client *c)
+{
+    if (!c) return;
+    if (c->socket) zmq_close(c->socket);
+    if (c->context) zmq_ctx_term(c->context);
+    fl_arena_fini(&c->arena);
+    free(c->endpoint);
+    free(c);
+}
+
+static fl_status send_request(client *c, const wire_msg *msg, fl_err *err)
+{
+    const uint8_t *header = NULL;
+    size_t n_bytes = 0;
+    fl_status st = wire_encode(msg, &c->arena, &header, &n_bytes, err);
+    if (st != FL_OK) return st;
+    bool sent = zmq_send(c->socket, header, n_bytes, ZMQ_DONTWAIT | (msg->n_parts ? ZMQ_SNDMORE : 0)) >= 0;
+    if (sent && msg->n_parts) sent = zmq_send(c->socket, msg->parts[0].data, msg->parts[0].bytes, ZMQ_DONTWAIT) >= 0;
+    return sent ? FL_OK : fl_fail(err, FL_IO, "cannot send to %s: %s", c->endpoint, zmq_strerror(zmq_errno()));
+}
+
+/* Take over what a reply to `number` says; FL_AGAIN: it is another one's. */
+static fl_status read_reply(client *c, zmq_msg_t *frames, int n_frames, uint64_t number, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
+{
+    wire_msg msg;
+    json_error_t where;
+    fl_bytes part = { n_frames > 1 ? zmq_msg_data(&frames[1]) : NULL, n_frames > 1 ? zmq_msg_size(&frames[1]) : 0 };
+    fl_status st = n_frames > FRAMES_MAX - 1 ? FL_CORRUPT
+                 : wire_decode(&msg, zmq_msg_data(&frames[0]), zmq_msg_size(&frames[0]), &part, (uint32_t)n_frames - 1, &c->arena, err);
+    if (st != FL_OK || msg.type != WIRE_REPLY) return fl_fail(err, FL_CORRUPT, "%s does not answer like a tokenfleet coordinator of this release", c->endpoint);
+    if (msg.reply.number != number) return FL_AGAIN;
+    json_t *json = json_loadb(msg.reply.json.p ? msg.reply.json.p : "", msg.reply.json.n, 0, &where);
+    if (msg.reply.status != FL_OK) {
+        const char *sentence = json_string_value(json_object_get(json, "error"));
+        st = fl_fail(err, msg.reply.status < FL_STATUS_COUNT ? (fl_status)msg.reply.status : FL_IO, "%s", sentence ? sentence : "the coordinator refuses without a word");
+        json_decref(json);
+        return st;
+    }
+    if (!json_is_object(json)) {
+        json_decref(json);
+        return fl_fail(err, FL_CORRUPT, "%s answers without an object", c->endpoint);
+    }
+    if (part_out) {
+        *part_out = NULL;
+        *part_bytes = part.bytes;
+        if (msg.n_parts && !(*part_out = malloc(part.bytes ? part.bytes : 1))) {
+            json_decref(json);
+            return fl_fail(err, FL_FULL, "no memory for %zu bytes", part.bytes);
+        }
+        if (part.bytes) memcpy(*part_out, part.data, part.bytes);
+    }
+    *reply = json;
+    return FL_OK;
+}
+
+/* Read the frames of one message, at most FRAMES_MAX of them are kept. */
+static int read_frames(client *c, zmq_msg_t *frames)
+{
+    int n = 0;
+    for (int more = 1; more; n++) {
+        zmq_msg_t extra, *frame = n < FRAMES_MAX ? &frames[n] : &extra;
+        zmq_msg_init(frame);
+        if (zmq_msg_recv(frame, c->socket, ZMQ_DONTWAIT) < 0) {
+            zmq_msg_close(frame);
+            break;
+        }
+        more = zmq_msg_more(frame);
+        if (n >= FRAMES_MAX) zmq_msg_close(frame);
+    }
+    return n < FRAMES_MAX ? n : FRAMES_MAX;
+}
+
+static fl_status wait_reply(client *c, uint64_t number, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
+{
+    int64_t until = daemon_now_ms() + timeout_ms;
+    for (int64_t left; (left = until - daemon_now_ms()) > 0; ) {
+        zmq_pollitem_t item = { .socket = c->socket, .events = ZMQ_POLLIN };
+        zmq_msg_t frames[FRAMES_MAX];
+        int n = zmq_poll(&item, 1, left);
+        if (n < 0 && zmq_errno() == EINTR) return fl_fail(err, FL_CLOSED, "interrupted while waiting for %s", c->endpoint);
+        if (n <= 0) continue;
+        int n_frames = read_frames(c, frames);
+        if (n_frames == 0) continue;
+        fl_status st = read_reply(c, frames, n_frames, number, reply, part_out, part_bytes, err);
+        for (int i = 0; i < n_frames; i++) zmq_msg_close(&frames[i]);
+        if (st != FL_AGAIN || err->code == FL_AGAIN) return st;
+    }
+    return fl_fail(err, FL_TIMEOUT, "no coordinator answers at %s within %d s; is it running there?", c->endpoint, timeout_ms / 1000);
+}
+
+fl_status client_call(client *c, const char *verb, json_t *args, const fl_bytes *part, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
+{
+    char *text = args ? json_dumps(args, JSON_COMPACT) : strdup("{}");
+    json_decref(args);
+    if (!text) return fl_fail(err, FL_INVALID, "an argument of '%s' is no text in UTF-8", verb);
+    fl_arena_reset(&c->arena);
+    err->code = FL_OK;
+    wire_msg msg = { .type = WIRE_REQUEST, .n_parts = part ? 1 : 0, .parts = part,
+                     .request = { .number = ++c->number, .verb = wire_text(verb), .args = wire_text(text) } };
+    fl_status st = send_request(c, &msg, err);
+    if (st == FL_OK) st = wait_reply(c, c->number, timeout_ms, reply, part_out, part_bytes, err);
+    free(text);
+    return st;
+}

@@ -1,0 +1,22 @@
+/* client.h - asking a coordinator (service.h) over its socket: one request, one reply.
+ * Threads  a client belongs to one thread. */
+#ifndef COORDINATOR_CLIENT_H
+#define COORDINATOR_CLIENT_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+#include "proto/frame.h"
+#include "proto/status.h"
+
+typedef struct client client;
+
+/* Connecting cannot fail for want of a peer: the first call tells. FL_INVALID: no endpoint of ours (transport_check_endpoint). */
+fl_status client_open(client **out, const char *endpoint, fl_err *err);
+void      client_close(client *c);                       /* accepts NULL */
+
+/* Ask. args is consumed (NULL = none); part may be NULL. FL_OK: *reply (the caller owns it) and, where part_out is given, the reply's part (malloc'ed,
+ * NULL when there is none). FL_TIMEOUT: no answer in timeout_ms. Other failures are the coordinator's own, with its sentence. */
+fl_status client_call(client *c, const char *verb, json_t *args, const fl_bytes *part, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err);
+
+#endif

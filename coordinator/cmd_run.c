@@ -1,0 +1,457 @@
+/* cmd_run.c - `tokenfleet run`: a coordinator and its workers on one machine, for one job. Run again, it goes on where it was. */
+#include "coordinator/commands.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "coordinator/daemon.h"
+#include "coordinator/flags.h"
+#include "coordinator/progress.h"
+#include "coordinator/run_files.h"
+#include "coordinator/service.h"
+#include "coordinator/set_fields.h"
+#include "coordinator/spawn.h"
+#include "proto/demo_path.h"
+
+#define NAME "run"
+#define BEAT_MS 200
+#define TERM_MS 60000
+#define TURN_MS 50
+#define STUCK_MS 3000                                    /* no worker can go on for so long: the user must change something */
+#define DRAIN_MS 2000                                    /* workers have so long to say their last numbers after the job's end */
+#define WORKER_ARGS_MAX 24
+
+typedef struct {
+    const char *job, *model, *out, *errors, *device, *spool;
+    uint64_t workers, threads, seed, now, max_context, batch, prefill_budget, kv_tokens;
+    bool force, restart, as_json, unsafe_spool;
+    flag_list set;
+} run_options;
+
+/* What is known of one worker, also after it has gone. */
+typedef struct { worker_id id; uint64_t samples, prefill, decode, preemptions; } worker_numbers;
+
+typedef struct {
+    const run_options *options;
+    run_files files;
+    char model[4096];                    /* path */
+    char ipc_dir[64], endpoint[96];
+    job_settings settings;               /* what the user asks for; owned */
+    coord_daemon *daemon;                /* owned */
+    spawn *workers;                      /* owned */
+    stored_job *job;                     /* borrowed */
+    worker_numbers *seen; size_t n_seen; /* owned */
+    bool was_closed;                     /* already when this run began */
+    uint64_t tokens_before, deaths, committed;
+    int64_t began_ms, first_ms, ended_ms, stuck_ms;      /* first_ms: a worker was welcome; 0 = not yet */
+    int signals;
+    progress progress;
+} run;
+
+/* ---- before the first worker ---- */
+
+static fl_status make_endpoint(run *r, fl_err *err)
+{
+    const char *tmp = getenv("TMPDIR");
+    if (!tmp || strlen(tmp) > 40 || snprintf(r->ipc_dir, sizeof r->ipc_dir, "%s/tokenfleet-XXXXXX", tmp) < 0 || !mkdtemp(r->ipc_dir)) {
+        snprintf(r->ipc_dir, sizeof r->ipc_dir, "/tmp/tokenfleet-XXXXXX");       /* a socket's path has 107 bytes at most */
+        if (!mkdtemp(r->ipc_dir)) {
+            int error = errno;
+            r->ipc_dir[0] = '\0';
+            return fl_fail_errno(err, error, "no folder for a socket can be made in /tmp");
+        }
+    }
+    snprintf(r->endpoint, sizeof r->endpoint, "ipc://%s/s", r->ipc_dir);
+    return FL_OK;
+}
+
+static fl_status resolve_model(run *r, fl_err *err)
+{
+    fl_status st = fl_model_path(r->options->model, r->model, sizeof r->model, err);
+    if (st != FL_OK) return fl_fail(err, FL_IO, "%s", err->text);
+    if (access(r->model, F_OK) != 0) return fl_fail_errno(err, errno, "the model %s cannot be used", r->model);
+    char *real = realpath(r->model, NULL);
+    if (real && strlen(real) < sizeof r->model) snprintf(r->model, sizeof r->model, "%s", real);
+    free(real);
+    return FL_OK;
+}
+
+static fl_status read_settings(run *r, fl_err *err)
+{
+    const run_options *o = r->options;
+    const char *slash = strrchr(o->job, '/');
+    char *defaults = NULL;
+    fl_status st = set_fields_json(&o->set, &defaults, err);
+    if (st != FL_OK) return st;
+    job_settings s = { .name = (char *)(slash ? slash + 1 : o->job), .defaults = defaults, .seed = o->seed, .max_context = (uint32_t)o->max_context,
+                       .now_s = o->now ? (uint32_t)o->now : (uint32_t)time(NULL) };
+    st = job_settings_copy(&r->settings, &s, err);
+    free(defaults);
+    return st;
+}
+
+/* --restart: nothing of what the spool holds is kept. The journal goes first: folders without it are strays. */
+static fl_status clear_spool(const char *dir, bool unsafe, fl_err *err)
+{
+    static const char *const files[] = { "journal.db", "journal.db-wal", "journal.db-shm" };
+    spool *s = NULL;
+    fl_status st = spool_open(&s, dir, unsafe ? SPOOL_UNSAFE : 0, err);
+    if (st == FL_NOT_FOUND) return FL_OK;
+    for (size_t i = 0; st == FL_OK && i < sizeof files / sizeof *files; i++) {
+        char *path = spool_path(s, files[i]);
+        if (!path) st = fl_fail(err, FL_FULL, "no memory for a path");
+        else if (unlink(path) != 0 && errno != ENOENT) st = fl_fail_errno(err, errno, "cannot remove %s", path);
+        free(path);
+    }
+    if (st == FL_OK) st = spool_sync_dir(dir, err);
+    spool_close(s);
+    return st;
+}
+
+/* The spool has a job: it must be the one that is asked for. */
+static fl_status check_same_job(run *r, fl_err *err)
+{
+    char what[700];
+    fl_status st = job_store_hash(r->options->job, r->settings.content, err);
+    if (st != FL_OK) return st;
+    if (!r->options->now) r->settings.now_s = r->job->settings.now_s;
+    if (!job_settings_differ(&r->job->settings, &r->settings, what, sizeof what)) return FL_OK;
+    return fl_fail(err, FL_CONFLICT, "%s has changed since this spool was begun; run the job as it was, or pass --restart to begin anew (%s)", what, r->files.spool);
+}
+
+static fl_status make_job(run *r, fl_err *err)
+{
+    stored_job *job = NULL;
+    ingest_report report;
+    job_id id;
+    fl_err ignored;
+    fl_status st = service_new_job_id(&id, err);
+    if (st == FL_OK) st = job_store_create(&job, daemon_spool(r->daemon), id, &r->settings, r->options->job, &report, err);
+    if (st != FL_OK) return st;
+    if ((st = daemon_add_job(r->daemon, &job, err)) != FL_OK) {
+        job_store_close(job);
+        spool_job_remove(daemon_spool(r->daemon), id, &ignored);
+        return st;
+    }
+    r->job = daemon_job_find(r->daemon, id);
+    if (report.n_bad) fprintf(stderr, "%" PRIu64 " of %" PRIu64 " lines are bad; each gets its line in %s\n", report.n_bad, report.n_rows, r->files.errors);
+    if (report.unknown_fields[0]) fprintf(stderr, "fields that are not known and do nothing: %s\n", report.unknown_fields);
+    return FL_OK;
+}
+
+static fl_status find_or_make_job(run *r, fl_err *err)
+{
+    if (daemon_n_jobs(r->daemon) > 1) return fl_fail(err, FL_CONFLICT, "%s is the spool of a coordinator; give another --spool", r->files.spool);
+    fl_status st = FL_OK;
+    r->job = daemon_job_at(r->daemon, 0);
+    if (!r->job) st = make_job(r, err);
+    else st = check_same_job(r, err);
+    if (st != FL_OK) return st;
+    r->was_closed = r->job->state != JOB_OPEN;
+    r->tokens_before = r->job->counts.tokens;
+    return run_files_remember(&r->files, err);
+}
+
+static fl_status start_workers(run *r, fl_err *err)
+{
+    const run_options *o = r->options;
+    const struct { const char *flag; uint64_t value; } numbers[] = {
+        { "--threads", o->threads }, { "--batch", o->batch }, { "--prefill-budget", o->prefill_budget }, { "--kv-tokens", o->kv_tokens }, { "--max-context", o->max_context },
+    };
+    char program[4096], texts[5][24];
+    char *argv[WORKER_ARGS_MAX] = { program, "--connect", r->endpoint, "--model", r->model };
+    int argc = 5;
+    fl_status st = spawn_find_beside("tokenfleet-worker", program, sizeof program, err);
+    if (st != FL_OK) return fl_fail(err, FL_IO, "%s", err->text);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (numbers[i].value == 0) continue;
+        snprintf(texts[i], sizeof texts[i], "%" PRIu64, numbers[i].value);
+        argv[argc++] = (char *)numbers[i].flag;
+        argv[argc++] = texts[i];
+    }
+    argv[argc] = NULL;
+    return spawn_open(&r->workers, argv, (int)o->workers, err);
+}
+
+/* ---- while it runs ---- */
+
+static fl_status note_workers(run *r, fl_err *err)
+{
+    coord_worker_status w;
+    for (size_t i = 0; coord_worker_at(daemon_core(r->daemon), i, &w); i++) {
+        size_t at = 0;
+        while (at < r->n_seen && r->seen[at].id.v != w.id.v) at++;
+        if (at == r->n_seen) {
+            worker_numbers *grown = realloc(r->seen, (r->n_seen + 1) * sizeof *grown);
+            if (!grown) return fl_fail(err, FL_FULL, "no memory for a worker's numbers");
+            r->seen = grown;
+            r->seen[r->n_seen++] = (worker_numbers){ .id = w.id };
+        }
+        r->seen[at].samples = w.samples_committed;
+        r->seen[at].prefill = w.prefill_tokens;
+        r->seen[at].decode = w.decode_tokens;
+        r->seen[at].preemptions = w.preemptions;
+        if (w.is_accepted && r->first_ms == 0) r->first_ms = daemon_now_ms();
+    }
+    return FL_OK;
+}
+
+/* The first HELLO tells what the model is: the job may be pinned to another. */
+static fl_status check_model(run *r, fl_err *err)
+{
+    const daemon_hello *hello = daemon_last_hello(r->daemon);
+    coord_worker_status w;
+    if (hello->n_hellos == 0 || !r->job->is_pinned) return FL_OK;
+    if (strcmp(hello->fingerprint, r->job->fingerprint) != 0) {
+        return fl_fail(err, FL_CONFLICT, "the model at %s is not the one this job was begun with (fingerprint %.16s, was %.16s); use the model it had, or pass --restart to begin anew",
+                       r->model, hello->fingerprint, r->job->fingerprint);
+    }
+    if (strcmp(hello->numerics, r->job->numerics) != 0) {
+        return fl_fail(err, FL_CONFLICT, "the numerics of this machine's workers with this model (%.120s) are not those this job was begun with (%.120s); run it where it was begun, or pass --restart to begin anew",
+                       hello->numerics, r->job->numerics);
+    }
+    if (strcmp(hello->model, r->job->pin_model) != 0) {
+        return fl_fail(err, FL_CONFLICT, "the model's name is %.120s and was %.120s when this job was begun; rename its folder back, or pass --restart to begin anew", hello->model, r->job->pin_model);
+    }
+    for (size_t i = 0; r->job->state == JOB_OPEN && coord_worker_at(daemon_core(r->daemon), i, &w); i++) {
+        if (!w.is_accepted && w.why[0]) return fl_fail(err, FL_CONFLICT, "the model's workers are refused: %s", w.why);
+    }
+    return FL_OK;
+}
+
+/* Nothing moves although every worker is there. */
+static fl_status check_stuck(run *r, const coord_job_status *s, fl_err *err)
+{
+    bool all_here = coord_n_workers(daemon_core(r->daemon)) >= r->options->workers;
+    if (!s->is_stuck || !all_here || r->signals > 0) {
+        r->stuck_ms = 0;
+        return FL_OK;
+    }
+    if (r->stuck_ms == 0) r->stuck_ms = daemon_now_ms();
+    if (daemon_now_ms() - r->stuck_ms < STUCK_MS) return FL_OK;
+    return fl_fail(err, FL_AGAIN, "the job stands still: %s", s->why[0] ? s->why : "no worker takes the rows that wait");
+}
+
+static fl_status take_signals(run *r, fl_err *err)
+{
+    int n = command_signals();
+    if (n == r->signals) return FL_OK;
+    event ev = { .type = EVENT_DRAIN, .drain = true };
+    if (r->signals == 0 && n == 1) {
+        progress_clear(&r->progress);
+        fprintf(stderr, "tokenfleet run: finishing the rows that run (Ctrl-C again stops at once)\n");
+        spawn_no_restart(r->workers);
+    }
+    r->signals = n;
+    return n == 1 ? daemon_step(r->daemon, &ev, err) : FL_OK;
+}
+
+static void show(run *r, const coord_job_status *s)
+{
+    char note[520] = "";
+    const char *full = daemon_disk_full(r->daemon);
+    if (full || s->why[0]) snprintf(note, sizeof note, "%s", full ? full : s->why);
+    if (r->first_ms == 0 && !full) snprintf(note, sizeof note, "loading the model");
+    progress_numbers n = { s->rows, s->rows_completed + s->rows_failed, s->rows_failed, s->n_tokens - r->tokens_before, spawn_alive(r->workers), note[0] ? note : NULL };
+    progress_show(&r->progress, daemon_now_ms(), &n);
+}
+
+static fl_status one_turn(run *r, coord_job_status *s, fl_err *err)
+{
+    fl_status st = daemon_turn(r->daemon, TURN_MS, err);
+    if (st == FL_OK) st = take_signals(r, err);
+    if (st == FL_OK) st = note_workers(r, err);
+    if (st == FL_OK) st = check_model(r, err);
+    if (st == FL_OK) st = spawn_tend(r->workers, daemon_now_ms(), err);
+    if (st != FL_OK) return st;
+    if (spawn_deaths(r->workers) != r->deaths) {
+        r->deaths = spawn_deaths(r->workers);
+        daemon_child_died(r->daemon);
+    }
+    if (!coord_job_find(daemon_core(r->daemon), r->job->id, s)) {
+        *s = (coord_job_status){ .rows = r->job->counts.rows, .rows_completed = r->job->counts.completed, .rows_failed = r->job->counts.failed, .n_tokens = r->job->counts.tokens };
+    }
+    if (s->samples_committed + s->rows_failed != r->committed) spawn_note_progress(r->workers);
+    r->committed = s->samples_committed + s->rows_failed;
+    if (daemon_disk_full(r->daemon)) return fl_fail(err, FL_DISK_FULL, "%s", daemon_disk_full(r->daemon));
+    if (r->job->state == JOB_OPEN) return check_stuck(r, s, err);
+    if (r->ended_ms == 0) r->ended_ms = daemon_now_ms();
+    return FL_OK;
+}
+
+/* Go on until the job is closed and its files are written. FL_CLOSED: stopped or drained before that. */
+static fl_status run_to_the_end(run *r, fl_err *err)
+{
+    fl_status st = FL_OK;
+    coord_job_status s = { 0 };
+    while ((st = one_turn(r, &s, err)) == FL_OK) {
+        bool is_checked = !r->was_closed || daemon_last_hello(r->daemon)->n_hellos > 0;
+        if (r->job->state != JOB_OPEN && !r->job->outputs_due && is_checked) return FL_OK;
+        if (r->signals >= 2) return FL_CLOSED;
+        if (r->signals == 1 && r->job->state == JOB_OPEN && (coord_n_leases(daemon_core(r->daemon)) == 0 || spawn_alive(r->workers) == 0)) return FL_CLOSED;
+        show(r, &s);
+    }
+    return st;
+}
+
+/* The job is done: let the workers say their last numbers and leave. */
+static void let_workers_go(run *r)
+{
+    fl_err ignored;
+    event ev = { .type = EVENT_DRAIN, .drain = true };
+    spawn_no_restart(r->workers);
+    if (daemon_step(r->daemon, &ev, &ignored) != FL_OK) return;
+    for (int64_t until = daemon_now_ms() + DRAIN_MS; spawn_alive(r->workers) > 0 && daemon_now_ms() < until && command_signals() < 2; ) {
+        if (daemon_turn(r->daemon, 10, &ignored) != FL_OK || note_workers(r, &ignored) != FL_OK) return;
+        if (spawn_tend(r->workers, daemon_now_ms(), &ignored) != FL_OK) return;
+    }
+}
+
+/* ---- the end ---- */
+
+static json_t *summary_json(const run *r, double seconds, double tokens_per_s)
+{
+    const job_counts *c = &r->job->counts;
+    uint64_t prefill = 0, decode = 0, preemptions = 0;
+    json_t *workers = json_array();
+    for (size_t i = 0; i < r->n_seen; i++) {
+        prefill += r->seen[i].prefill;
+        decode += r->seen[i].decode;
+        preemptions += r->seen[i].preemptions;
+        json_array_append_new(workers, json_pack("{s:I}", "rows", (json_int_t)r->seen[i].samples));
+    }
+    return json_pack("{s:s, s:s, s:s, s:{s:I, s:I, s:I}, s:I, s:o, s:I, s:I, s:I, s:f, s:f, s:I}", "state", job_state_name(r->job->state), "out", r->files.out, "errors",
+                     r->files.errors, "rows", "total", (json_int_t)c->rows, "completed", (json_int_t)c->completed, "failed", (json_int_t)c->failed, "tokens",
+                     (json_int_t)c->tokens, "workers", workers, "prefill_tokens", (json_int_t)prefill, "decode_tokens", (json_int_t)decode, "preemptions",
+                     (json_int_t)preemptions, "decode_tokens_per_s", tokens_per_s, "seconds", seconds, "worker_deaths", (json_int_t)r->deaths);
+}
+
+static int summarize(run *r)
+{
+    const job_counts *c = &r->job->counts;
+    uint64_t tokens = c->tokens > r->tokens_before ? c->tokens - r->tokens_before : 0;
+    double seconds = (double)(daemon_now_ms() - r->began_ms) / 1000, work = r->first_ms && r->ended_ms > r->first_ms ? (double)(r->ended_ms - r->first_ms) / 1000 : 0;
+    double tokens_per_s = work > 0 ? (double)tokens / work : 0;
+    fprintf(stderr, "%" PRIu64 " rows: %" PRIu64 " completed, %" PRIu64 " failed; %" PRIu64 " tokens in %.1f s (%.0f tokens/s) -> %s\n", c->rows, c->completed, c->failed, tokens,
+            seconds, tokens_per_s, r->files.out);
+    if (c->failed) fprintf(stderr, "the reasons of the failed rows are in %s\n", r->files.errors);
+    if (r->options->as_json) {
+        json_t *json = summary_json(r, seconds, tokens_per_s);
+        char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+        if (text) puts(text);
+        free(text);
+        json_decref(json);
+    }
+    return c->failed || r->job->state != JOB_COMPLETED ? ENDED_ROWS_FAILED : ENDED_WELL;
+}
+
+static int end_incomplete(run *r)
+{
+    coord_job_status s;
+    if (!coord_job_find(daemon_core(r->daemon), r->job->id, &s)) return flags_end(ENDED_INCOMPLETE, NAME, "stopped; nothing is lost, run the same command again to continue");
+    return flags_end(ENDED_INCOMPLETE, NAME, "stopped with %" PRIu64 " of %" PRIu64 " rows done; nothing is lost, run the same command again to continue", s.rows_completed + s.rows_failed, s.rows);
+}
+
+/* A failure before or while the job runs, with what the user can do. */
+static int end_failed(fl_status st, const fl_err *err)
+{
+    if (st == FL_DISK_FULL) return flags_end(ENDED_INCOMPLETE, NAME, "the disk has no space left (%s); nothing is lost: make room and run the same command again", err->text);
+    if (st == FL_AGAIN) return flags_end(ENDED_INCOMPLETE, NAME, "%s; nothing is lost, run again", err->text);
+    return flags_end(command_ended(st), NAME, "%s", err->text);
+}
+
+static fl_status prepare(run *r, fl_err *err)
+{
+    const run_options *o = r->options;
+    fl_status st = run_files_resolve(&r->files, o->job, o->out, o->errors, o->spool, o->force, err);
+    if (st == FL_NOT_FOUND) st = fl_fail(err, FL_IO, "%s", err->text);
+    if (st == FL_OK) st = resolve_model(r, err);
+    if (st == FL_OK) st = read_settings(r, err);
+    if (st == FL_OK && o->restart) st = clear_spool(r->files.spool, o->unsafe_spool, err);
+    if (st == FL_OK) st = make_endpoint(r, err);
+    if (st != FL_OK) return st;
+    daemon_options options = { .spool = r->files.spool, .endpoint = r->endpoint, .beat_ms = BEAT_MS, .term_ms = TERM_MS, .workers_are_children = true, .unsafe_spool = o->unsafe_spool,
+                               .out = r->files.out, .errors = r->files.errors };
+    st = daemon_open(&r->daemon, &options, err);
+    if (st == FL_CONFLICT || st == FL_UNSUPPORTED || st == FL_CORRUPT) st = fl_fail(err, FL_IO, "%s", err->text);
+    if (st == FL_OK) st = find_or_make_job(r, err);
+    return st == FL_OK ? start_workers(r, err) : st;
+}
+
+static void finish(run *r)
+{
+    spawn_close(r->workers, 0);
+    daemon_close(r->daemon);
+    if (r->ipc_dir[0]) {
+        char path[96];
+        snprintf(path, sizeof path, "%s/s", r->ipc_dir);
+        unlink(path);
+        rmdir(r->ipc_dir);
+    }
+    job_settings_fini(&r->settings);
+    free(r->seen);
+}
+
+static int run_job(const run_options *o)
+{
+    run r = { .options = o, .began_ms = daemon_now_ms() };
+    fl_err err = { 0 };
+    int ended;
+    progress_init(&r.progress, r.began_ms, isatty(2));
+    fl_status st = prepare(&r, &err);
+    if (st == FL_OK) {
+        command_catch_signals();
+        st = run_to_the_end(&r, &err);
+        progress_clear(&r.progress);
+        if (st == FL_OK) let_workers_go(&r);
+        ended = st == FL_OK ? summarize(&r) : st == FL_CLOSED ? end_incomplete(&r) : end_failed(st, &err);
+    } else {
+        ended = end_failed(st, &err);
+    }
+    finish(&r);
+    return ended;
+}
+
+int cmd_run(int argc, char **argv)
+{
+    run_options o = { .device = "auto", .workers = 1 };
+    const flag flags[] = {
+        { "--model", FLAG_TEXT, "PATH", "a model directory, or demo for the model that ships", &o.model, 0, 0, true },
+        { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default JOB.out.jsonl)", &o.out, 0, 0, false },
+        { "--errors", FLAG_TEXT, "ERR.jsonl", "where failed rows go (default OUT.errors.jsonl)", &o.errors, 0, 0, false },
+        { "--workers", FLAG_NUMBER, "N", "worker processes (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
+        { "--threads", FLAG_NUMBER, "N", "threads of each worker (default all cores)", &o.threads, 1, 1024, false },
+        { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute (default auto)", &o.device, 0, 0, false },
+        { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
+        { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },
+        { "--max-context", FLAG_NUMBER, "N", "longest prompt + completion (default the model's)", &o.max_context, 1, UINT32_MAX, false },
+        { "--now", FLAG_NUMBER, "SECONDS", "the time chat templates see (default now)", &o.now, 1, UINT32_MAX, false },
+        { "--spool", FLAG_TEXT, "DIR", "where progress is kept (default OUT.spool)", &o.spool, 0, 0, false },
+        { "--force", FLAG_SWITCH, "", "overwrite output files that are not this job's", &o.force, 0, 0, false },
+        { "--restart", FLAG_SWITCH, "", "forget what the spool holds and begin anew", &o.restart, 0, 0, false },
+        { "--unsafe-spool", FLAG_SWITCH, "", "allow a spool on a network file system", &o.unsafe_spool, 0, 0, false },
+        { "--batch", FLAG_NUMBER, "N", "sequences in one batch step of a worker", &o.batch, 1, 4096, false },
+        { "--prefill-budget", FLAG_NUMBER, "N", "prompt tokens in one batch step", &o.prefill_budget, 1, 1 << 20, false },
+        { "--kv-tokens", FLAG_NUMBER, "N", "size of a worker's KV pool in tokens", &o.kv_tokens, 1, (uint64_t)1 << 40, false },
+        { "--json", FLAG_SWITCH, "", "print a summary as one JSON object at the end", &o.as_json, 0, 0, false },
+    };
+    const flag_command command = {
+        NAME, "JOB.jsonl",
+        "Run a job on this machine: starts a coordinator and workers, shows progress and writes OUT in input order.\n"
+        "JOB may be .gz, or - for standard input. Run the same command again to continue what was interrupted.\n"
+        "Ends with 0; 1 when rows failed; 2 usage; 3 environment; 4 incomplete, run again. Ctrl-C finishes what runs; twice stops at once.",
+        "tokenfleet run job.jsonl --model demo --workers 2 --set temperature=0.7 --out results.jsonl", 1, 1
+    };
+    const char *operands[FLAGS_OPERANDS_MAX];
+    int n_operands = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n_operands);
+    if (status >= 0) return status;
+    if (strcmp(o.device, "cuda") == 0) return flags_end(ENDED_ENVIRONMENT, NAME, "this build computes on the CPU only: use --device cpu, or leave it out");
+    o.job = operands[0];
+    return run_job(&o);
+}

@@ -1,0 +1,188 @@
+/* cmd_submit.c - `tokenfleet submit` and `cancel`: give a job to a coordinator, or end one. */
+#include "coordinator/commands.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "coordinator/daemon.h"
+#include "coordinator/job_source.h"
+#include "coordinator/service.h"
+#include "coordinator/set_fields.h"
+
+#define END_MS 600000                                    /* the coordinator syncs the whole job */
+
+typedef struct { const char *job, *to, *model; uint64_t seed, max_context, now; bool as_json; flag_list set; } submit_options;
+
+static fl_status open_job(const char *path, int *fd, fl_err *err)
+{
+    struct stat at;
+    if (strcmp(path, "-") == 0) {
+        *fd = 0;
+        return FL_OK;
+    }
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return fl_fail_errno(err, errno, "cannot read %s", path);
+    if (fstat(*fd, &at) == 0 && S_ISDIR(at.st_mode)) return fl_fail(err, FL_INVALID, "%s is a directory; give a JSONL file", path);
+    return FL_OK;
+}
+
+static fl_status begin(client *c, const submit_options *o, char upload[FL_JOB_NAME_BYTES], fl_err *err)
+{
+    char seed[24], *defaults = NULL;
+    const char *slash = strrchr(o->job, '/');
+    json_t *reply = NULL;
+    fl_status st = set_fields_json(&o->set, &defaults, err);
+    if (st != FL_OK) return st;
+    snprintf(seed, sizeof seed, "%" PRIu64, o->seed);
+    json_t *args = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I}", "name", slash ? slash + 1 : o->job, "model", o->model ? o->model : "", "seed", seed, "defaults", defaults,
+                             "max_context", (json_int_t)o->max_context, "now", (json_int_t)o->now);
+    free(defaults);
+    if (!args) return fl_fail(err, FL_INVALID, "the name of the job or of the model is no text in UTF-8");
+    if ((st = client_call(c, "submit_begin", args, NULL, JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err)) != FL_OK) return st;
+    const char *name = json_string_value(json_object_get(reply, "upload"));
+    snprintf(upload, FL_JOB_NAME_BYTES, "%s", name ? name : "");
+    json_decref(reply);
+    return FL_OK;
+}
+
+/* Read until the piece is full or the input ends. */
+static fl_status read_piece(int fd, const char *name, uint8_t *piece, size_t *n_bytes, fl_err *err)
+{
+    for (*n_bytes = 0; *n_bytes < SERVICE_PIECE_BYTES; ) {
+        ssize_t n = read(fd, piece + *n_bytes, SERVICE_PIECE_BYTES - *n_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fl_fail_errno(err, errno, "cannot read %s", name);
+        if (n == 0) break;
+        *n_bytes += (size_t)n;
+    }
+    return FL_OK;
+}
+
+static fl_status upload_all(client *c, int fd, const submit_options *o, const char *upload, fl_err *err)
+{
+    fl_status st = FL_OK;
+    uint64_t offset = 0;
+    uint8_t *piece = malloc(SERVICE_PIECE_BYTES);
+    if (!piece) return fl_fail(err, FL_FULL, "no memory to read %s", o->job);
+    for (size_t n = SERVICE_PIECE_BYTES; st == FL_OK && n == SERVICE_PIECE_BYTES; offset += n) {
+        json_t *reply = NULL;
+        if ((st = read_piece(fd, o->job, piece, &n, err)) != FL_OK || n == 0) break;
+        fl_bytes part = { piece, n };
+        json_t *args = json_pack("{s:s, s:I}", "upload", upload, "offset", (json_int_t)offset);
+        st = client_call(c, "submit_piece", args, &part, 10 * JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err);
+        json_decref(reply);
+    }
+    free(piece);
+    return st;
+}
+
+static fl_status submit(const submit_options *o, json_t **reply, fl_err *err)
+{
+    client *c = NULL;
+    char upload[FL_JOB_NAME_BYTES];
+    int fd = -1;
+    fl_status st = open_job(o->job, &fd, err);
+    if (st == FL_OK) st = client_open(&c, o->to, err);
+    if (st == FL_OK) st = begin(c, o, upload, err);
+    if (st == FL_OK) st = upload_all(c, fd, o, upload, err);
+    if (st == FL_OK) st = client_call(c, "submit_end", json_pack("{s:s}", "upload", upload), NULL, END_MS, reply, NULL, NULL, err);
+    if (fd > 0) close(fd);
+    client_close(c);
+    return st;
+}
+
+int cmd_submit(int argc, char **argv)
+{
+    submit_options o = { 0 };
+    const flag flags[] = {
+        { "--to", FLAG_TEXT, "ENDPOINT", "the coordinator, as in tcp://127.0.0.1:7070", &o.to, 0, 0, true },
+        { "--model", FLAG_TEXT, "NAME", "the model's name as workers announce it (default: the one there is)", &o.model, 0, 0, false },
+        { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
+        { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },
+        { "--max-context", FLAG_NUMBER, "N", "longest prompt + completion (default the model's)", &o.max_context, 1, UINT32_MAX, false },
+        { "--now", FLAG_NUMBER, "SECONDS", "the time chat templates see (default now)", &o.now, 1, UINT32_MAX, false },
+        { "--json", FLAG_SWITCH, "", "print the answer as JSON", &o.as_json, 0, 0, false },
+    };
+    const flag_command command = {
+        "submit", "JOB.jsonl", "Give a job to a coordinator and print the job's name. JOB may be .gz, or - for standard input.",
+        "tokenfleet submit job.jsonl --to tcp://127.0.0.1:7070 --seed 1", 1, 1
+    };
+    const char *operands[FLAGS_OPERANDS_MAX];
+    int n = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n);
+    if (status >= 0) return status;
+    json_t *reply = NULL;
+    fl_err err = { 0 };
+    o.job = operands[0];
+    fl_status st = submit(&o, &reply, &err);
+    if (st != FL_OK) return flags_end(command_ended(st), command.name, "%s", err.text);
+    const char *name = json_string_value(json_object_get(reply, "job")), *unknown = json_string_value(json_object_get(reply, "unknown_fields"));
+    long long bad = json_integer_value(json_object_get(reply, "bad")), total = json_integer_value(json_object_get(reply, "rows"));
+    if (bad) fprintf(stderr, "%lld of %lld lines are bad; each gets its line in the error file\n", bad, total);
+    if (unknown && unknown[0]) fprintf(stderr, "fields that are not known and do nothing: %s\n", unknown);
+    char *text = o.as_json ? json_dumps(reply, JSON_COMPACT) : NULL;
+    puts(text ? text : name ? name : "");
+    free(text);
+    json_decref(reply);
+    return ENDED_WELL;
+}
+
+/* Nobody holds the spool: a coordinator of our own for a moment, at a socket that nobody knows. */
+static fl_status cancel_in_spool(job_source *source, fl_err *err)
+{
+    char dir[] = "/tmp/tokenfleet-XXXXXX", endpoint[64], *spool_of = strdup(spool_dir(source->spool)), *out = job_source_output(source, false), *errors = job_source_output(source, true);
+    coord_daemon *d = NULL;
+    job_id id = source->id;
+    bool is_run = source->out[0] != '\0';
+    fl_status st = spool_of && out && errors && mkdtemp(dir) ? FL_OK : fl_fail_errno(err, errno, "no folder for a socket can be made in /tmp");
+    job_source_close(source);                            /* gives the spool's lock to the daemon */
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/s", dir);
+    daemon_options options = { .spool = spool_of, .endpoint = endpoint, .out = is_run ? out : NULL, .errors = is_run ? errors : NULL };
+    if (st == FL_OK) st = daemon_open(&d, &options, err);
+    stored_job *job = st == FL_OK ? daemon_job_find(d, id) : NULL;
+    event ev = { .type = EVENT_JOB_CLOSE, .job_id = id, .cause = LEDGER_CANCELLED };
+    if (st == FL_OK && !job) st = fl_fail(err, FL_NOT_FOUND, "the job is gone");
+    if (st == FL_OK && job->state != JOB_OPEN) st = fl_fail(err, FL_CONFLICT, "the job is %s already", job_state_name(job->state));
+    if (st == FL_OK) st = daemon_step(d, &ev, err);
+    while (st == FL_OK && (job->state == JOB_OPEN || job->outputs_due)) {
+        st = daemon_turn(d, 20, err);
+        if (st == FL_OK && daemon_disk_full(d)) st = fl_fail(err, FL_DISK_FULL, "%s; make room and cancel again", daemon_disk_full(d));
+    }
+    daemon_close(d);
+    unlink(endpoint + strlen("ipc://"));
+    rmdir(dir);
+    free(spool_of);
+    free(out);
+    free(errors);
+    return st;
+}
+
+int cmd_cancel(int argc, char **argv)
+{
+    const char *to = NULL, *spool_given = NULL, *operands[FLAGS_OPERANDS_MAX];
+    const flag flags[] = {
+        { "--to", FLAG_TEXT, "ENDPOINT", "the coordinator, as in tcp://127.0.0.1:7070", &to, 0, 0, false },
+        { "--spool", FLAG_TEXT, "DIR", "or a spool on this machine, as in OUT.jsonl.spool", &spool_given, 0, 0, false },
+    };
+    const flag_command command = {
+        "cancel", "[JOB]", "End a job. What is finished stays; every other row gets a batch_cancelled line in the error file.",
+        "tokenfleet cancel job-0123456789abcdef --to tcp://127.0.0.1:7070", 0, 1
+    };
+    int n = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n);
+    if (status >= 0) return status;
+    job_source source;
+    json_t *reply = NULL;
+    fl_err err = { 0 };
+    fl_status st = job_source_open(&source, to, spool_given, true, &err);
+    if (st == FL_OK) st = job_source_choose(&source, n ? operands[0] : NULL, &err);
+    if (st == FL_OK && source.client) st = client_call(source.client, "cancel", json_pack("{s:s}", "job", source.job), NULL, END_MS, &reply, NULL, NULL, &err);
+    else if (st == FL_OK) st = cancel_in_spool(&source, &err);
+    json_decref(reply);
+    job_source_close(&source);
+    return st == FL_OK ? ENDED_WELL : flags_end(command_ended(st), command.name, "%s", err.text);
+}

@@ -1,0 +1,756 @@
+#include "coordinator/daemon.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include "coordinator/background.h"
+#include "coordinator/output_file.h"
+#include "coordinator/peers.h"
+#include "coordinator/service.h"
+#include "proto/detok.h"
+#include "proto/log.h"
+#include "proto/result.h"
+
+#define MESSAGES_A_TURN 1024
+#define OUTPUT_POLL_MS 5
+#define RETRY_MS 3000                                    /* between tries while the disk is full */
+#define PROBE_MS 20
+#define PROBES 50                                        /* after a child died: for one second */
+
+typedef struct { transport_peer to; service_reply reply; uint64_t number; } late_reply;
+
+/* One turn of the core: what it wants, and how much of that was performed. */
+typedef struct turn {
+    action_list list;
+    late_reply *replies; size_t n_replies, replies_capacity;     /* owned; wait for the sync */
+    struct turn *next;
+} turn;
+
+/* What the thread that writes output files works on. */
+typedef struct { stored_job *job; char *dir, *out, *errors; job_counts counts; } output_work;
+
+struct coord_daemon {
+    spool *spool;                        /* owned */
+    journal *journal;                    /* owned */
+    transport *transport;                /* owned */
+    coord *core;                         /* owned */
+    service *service;                    /* owned */
+    stored_job **jobs; size_t n_jobs, jobs_capacity;     /* owned, in submit order */
+    peers peers;
+    turn *now, *spare;                   /* owned; `now` collects this turn's actions */
+    turn *kept_first, *kept_last;        /* owned; turns that wait for room on the disk */
+    uint64_t n_turns;
+    fl_arena messages;
+    int64_t tick_ms, retry_ms, probe_ms;
+    uint32_t beat_ms, term_ms;
+    int probes;
+    bool workers_are_children;
+    char disk_full[480];                 /* "" = it is not */
+    char *out, *errors;                  /* owned; NULL = into the job's folder */
+    background writer;                   /* writes the outputs of one closed job at a time */
+    output_work outputs;
+    char outputs_full[480];              /* "" = there was room for them */
+    int64_t output_retry_ms;
+    daemon_hello hello;
+};
+
+int64_t daemon_now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+const coord *daemon_core(const coord_daemon *d) { return d->core; }
+const spool *daemon_spool(const coord_daemon *d) { return d->spool; }
+const char *daemon_endpoint(const coord_daemon *d) { return transport_endpoint(d->transport); }
+size_t daemon_n_jobs(const coord_daemon *d) { return d->n_jobs; }
+stored_job *daemon_job_at(coord_daemon *d, size_t i) { return i < d->n_jobs ? d->jobs[i] : NULL; }
+const char *daemon_disk_full(const coord_daemon *d) { return d->disk_full[0] ? d->disk_full : d->outputs_full[0] ? d->outputs_full : NULL; }
+const daemon_hello *daemon_last_hello(const coord_daemon *d) { return &d->hello; }
+
+stored_job *daemon_job_find(coord_daemon *d, job_id id)
+{
+    for (size_t i = 0; i < d->n_jobs; i++) {
+        if (d->jobs[i]->id.v == id.v) return d->jobs[i];
+    }
+    return NULL;
+}
+
+/* ---- the core's opinion of a result body ---- */
+
+static bool result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces)
+{
+    (void)context;
+    size_t n_bytes = 0, at = 0;
+    for (uint32_t i = 0; i < n_pieces; i++) n_bytes += pieces[i].bytes;
+    const uint8_t *body = pieces[0].data;
+    uint8_t *joined = NULL;
+    if (n_pieces > 1) {
+        if (!(joined = malloc(n_bytes ? n_bytes : 1))) return false;
+        for (uint32_t i = 0; i < n_pieces; at += pieces[i++].bytes) memcpy(joined + at, pieces[i].data, pieces[i].bytes);
+        body = joined;
+    }
+    fl_result result = { 0 };
+    fl_err err;
+    bool valid = fl_result_decode(&result, body, n_bytes, (int32_t)n_vocab, &err) == FL_OK;
+    if (!valid) fl_log(FL_LOG_WARN, "a worker sent a result that is refused: %s", err.text);
+    fl_result_free(&result);
+    free(joined);
+    return valid;
+}
+
+/* ---- turns ---- */
+
+static turn *turn_new(void)
+{
+    turn *t = calloc(1, sizeof *t);
+    if (t) action_list_init(&t->list);
+    return t;
+}
+
+static void turn_free(turn *t)
+{
+    if (!t) return;
+    for (size_t i = 0; i < t->list.appends.n; i++) free(t->list.appends.v[i].body.owner);
+    for (size_t i = 0; i < t->list.sends.n; i++) {
+        if (t->list.sends.v[i].type == ACTION_RELEASE) free(t->list.sends.v[i].body.owner);
+    }
+    for (size_t i = 0; i < t->n_replies; i++) service_reply_free(&t->replies[i].reply);
+    action_list_fini(&t->list);
+    free(t->replies);
+    free(t);
+}
+
+/* The turn was performed: make it ready for the next one. */
+static void turn_reset(turn *t)
+{
+    for (size_t i = 0; i < t->n_replies; i++) service_reply_free(&t->replies[i].reply);
+    t->n_replies = 0;
+    action_list_clear(&t->list);
+}
+
+static fl_status step(coord_daemon *d, const event *ev, fl_err *err)
+{
+    return coord_step(d->core, daemon_now_ms(), ev, &d->now->list, err);
+}
+
+fl_status daemon_step(coord_daemon *d, const event *ev, fl_err *err)
+{
+    return step(d, ev, err);
+}
+
+/* Phase 1 of one job: its appends and one commit. A job whose appends are durable is struck out (job 0), so that a retry passes over it. */
+static fl_status append_job(coord_daemon *d, action_array *appends, job_id id, fl_err *err)
+{
+    stored_job *job = daemon_job_find(d, id);
+    FL_ASSERT(job && job->ledger);
+    fl_status st = FL_OK;
+    for (size_t i = 0; i < appends->n; i++) {
+        if (appends->v[i].job.v == id.v && (st = ledger_append(job->ledger, &appends->v[i].record, err)) != FL_OK) return st;
+    }
+    if ((st = ledger_commit(job->ledger, err)) != FL_OK) return st;
+    for (size_t i = 0; i < appends->n; i++) {
+        if (appends->v[i].job.v != id.v) continue;
+        job_store_note(job, &appends->v[i].record);
+        free(appends->v[i].body.owner);
+        appends->v[i].body.owner = NULL;
+        appends->v[i].job.v = 0;
+    }
+    return FL_OK;
+}
+
+static fl_status make_durable(coord_daemon *d, turn *t, fl_err *err)
+{
+    fl_status st = FL_OK;
+    for (size_t i = 0; i < t->list.appends.n; i++) {
+        if (t->list.appends.v[i].job.v && (st = append_job(d, &t->list.appends, t->list.appends.v[i].job, err)) != FL_OK) return st;
+    }
+    if (t->list.journal.n == 0) return FL_OK;
+    if ((st = journal_begin(d->journal, err)) != FL_OK) return st;
+    for (size_t i = 0; st == FL_OK && i < t->list.journal.n; i++) st = journal_perform(d->journal, &t->list.journal.v[i], err);
+    if (st == FL_OK) st = journal_commit(d->journal, err);
+    if (st != FL_OK) journal_rollback(d->journal);
+    return st;
+}
+
+/* The worker cannot be reached: the core learns of it in the next turn. */
+static fl_status note_unreachable(coord_daemon *d, worker_id worker, fl_err *err)
+{
+    event ev = { .type = d->workers_are_children ? EVENT_WORKER_GONE : EVENT_UNREACHABLE, .worker = worker };
+    peers_drop(&d->peers, worker);
+    fl_status st = step(d, &ev, err);
+    return st == FL_FULL ? st : FL_OK;                   /* a worker the core has forgotten already is fine */
+}
+
+/* A GRANT gets its lines here: the core never sees them. */
+static fl_status add_lines(coord_daemon *d, action *a, fl_bytes **parts, uint64_t **numbers, fl_err *err)
+{
+    wire_grant *grant = &a->msg.grant;
+    stored_job *job = daemon_job_find(d, (job_id){ grant->job });
+    FL_ASSERT(job);
+    uint32_t n = grant->rows.n;
+    *parts = malloc((n ? n : 1) * sizeof **parts);
+    *numbers = malloc((n ? n : 1) * sizeof **numbers);
+    if (!*parts || !*numbers) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
+    for (uint32_t i = 0; i < n; i++) {
+        fl_bytes line;
+        fl_status st = job_store_line(job, (row_index){ grant->rows.v[i] }, &line, &(*numbers)[i], err);
+        if (st != FL_OK) return st;
+        (*parts)[i] = (fl_bytes){ fl_arena_copy(&d->messages, line.data, line.bytes), line.bytes };
+        if (!(*parts)[i].data) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
+    }
+    grant->lines = (wire_list){ *numbers, n };
+    a->msg.parts = *parts;
+    a->msg.n_parts = n;
+    return FL_OK;
+}
+
+static fl_status send_to_worker(coord_daemon *d, action *a, fl_err *err)
+{
+    peer_entry *entry = peers_of_worker(&d->peers, a->worker);
+    fl_bytes *parts = NULL;
+    uint64_t *numbers = NULL;
+    fl_status st = entry ? FL_OK : FL_CLOSED;
+    fl_arena_reset(&d->messages);                        /* lines of a grant live there until it is sent */
+    if (st == FL_OK && a->msg.type == WIRE_GRANT) st = add_lines(d, a, &parts, &numbers, err);
+    if (st == FL_OK) st = transport_send(d->transport, &entry->peer, &a->msg, err);
+    free(parts);
+    free(numbers);
+    if (st == FL_CLOSED || st == FL_AGAIN) return note_unreachable(d, a->worker, err);
+    return st;
+}
+
+static void close_job(coord_daemon *d, job_id id, job_state state)
+{
+    stored_job *job = daemon_job_find(d, id);
+    FL_ASSERT(job);
+    job->state = state;
+    job->outputs_due = true;
+    d->output_retry_ms = 0;
+}
+
+/* Phase 3, one half of it: the sends that wait for the sync, or those that do not. Performed ones are struck out (RELEASE without owner). */
+static fl_status perform_sends(coord_daemon *d, turn *t, bool after_sync, fl_err *err)
+{
+    for (size_t i = 0; i < t->list.sends.n; i++) {
+        action *a = &t->list.sends.v[i];
+        fl_status st = FL_OK;
+        if (a->after_sync != after_sync) continue;
+        switch (a->type) {
+        case ACTION_SEND: st = send_to_worker(d, a, err); break;
+        case ACTION_JOB_CLOSED: close_job(d, a->job, a->state); break;
+        case ACTION_RELEASE: free(a->body.owner); break;
+        case ACTION_NOTE: fl_log(FL_LOG_INFO, "%s", a->text); break;
+        default: FL_ASSERT(!"an action of another phase");
+        }
+        if (st != FL_OK) return st;
+        a->type = ACTION_RELEASE;
+        a->body.owner = NULL;
+    }
+    return FL_OK;
+}
+
+static fl_status perform_replies(coord_daemon *d, turn *t, fl_err *err)
+{
+    for (size_t i = 0; i < t->n_replies; i++) {
+        fl_status st = service_send(d->transport, &t->replies[i].to, t->replies[i].number, &t->replies[i].reply, err);
+        if (st != FL_OK) return st;
+    }
+    return FL_OK;
+}
+
+static fl_status set_disk_full(coord_daemon *d, const char *why, fl_err *err)
+{
+    bool was_full = d->disk_full[0] != '\0';
+    snprintf(d->disk_full, sizeof d->disk_full, "%s", why);
+    if (was_full == (why[0] != '\0')) return FL_OK;
+    fl_log(FL_LOG_WARN, "%s", why[0] ? why : "the disk has room again; the job goes on");
+    event ev = { .type = EVENT_DISK, .disk_full = why[0] != '\0', .text = d->disk_full };
+    return step(d, &ev, err);
+}
+
+static void keep_turn(coord_daemon *d, turn *t)
+{
+    t->next = NULL;
+    if (d->kept_last) d->kept_last->next = t;
+    else d->kept_first = t;
+    d->kept_last = t;
+}
+
+/* What stands behind the sync of a turn that is durable now. */
+static fl_status finish_turn(coord_daemon *d, turn *t, fl_err *err)
+{
+    fl_status st = perform_sends(d, t, true, err);
+    return st == FL_OK ? perform_replies(d, t, err) : st;
+}
+
+/* Perform what was collected; the core may be stepped meanwhile (into the next turn). */
+static fl_status perform_turn(coord_daemon *d, fl_err *err)
+{
+    turn *t = d->now;
+    if (t->list.appends.n + t->list.journal.n + t->list.sends.n + t->n_replies == 0) return FL_OK;
+    turn *next = d->spare ? d->spare : turn_new();
+    if (!next) return fl_fail(err, FL_FULL, "no memory for another turn");
+    d->spare = NULL;
+    next->list.turn = ++d->n_turns;                      /* the core tells turns apart by it, whichever list they live in */
+    d->now = next;
+    fl_err why;
+    fl_status st = d->kept_first ? FL_DISK_FULL : make_durable(d, t, &why);
+    if (st == FL_DISK_FULL) {
+        bool first = !d->kept_first;
+        keep_turn(d, t);
+        if ((st = perform_sends(d, t, false, err)) != FL_OK || !first) return st;
+        d->retry_ms = daemon_now_ms() + RETRY_MS;
+        return set_disk_full(d, why.text, err);
+    }
+    if (st != FL_OK) *err = why;
+    if (st == FL_OK) st = perform_sends(d, t, false, err);
+    if (st == FL_OK) st = finish_turn(d, t, err);
+    turn_reset(t);
+    d->spare = t;
+    return st;
+}
+
+static fl_status retry_kept(coord_daemon *d, fl_err *err)
+{
+    while (d->kept_first) {
+        turn *t = d->kept_first;
+        fl_status st = make_durable(d, t, err);
+        if (st == FL_DISK_FULL) {
+            d->retry_ms = daemon_now_ms() + RETRY_MS;
+            return FL_OK;
+        }
+        if (st == FL_OK) st = finish_turn(d, t, err);
+        if (st != FL_OK) return st;
+        d->kept_first = t->next;
+        if (!d->kept_first) d->kept_last = NULL;
+        turn_free(t);
+    }
+    return set_disk_full(d, "", err);
+}
+
+/* ---- messages ---- */
+
+static void copy_text(char *out, size_t n_bytes, wire_str text)
+{
+    size_t n = text.n < n_bytes - 1 ? text.n : n_bytes - 1;
+    if (n) memcpy(out, text.p, n);
+    out[n] = '\0';
+}
+
+static fl_status take_hello(coord_daemon *d, const transport_peer *from, const wire_hello *hello, fl_err *err)
+{
+    copy_text(d->hello.model, sizeof d->hello.model, hello->model);
+    copy_text(d->hello.fingerprint, sizeof d->hello.fingerprint, hello->fingerprint);
+    copy_text(d->hello.numerics, sizeof d->hello.numerics, hello->numerics);
+    d->hello.n_hellos++;
+    return peers_bind(&d->peers, (worker_id){ hello->worker }, from, (uint32_t)hello->n_vocab, err);
+}
+
+/* A table that does not decode, or names more ids than the worker's model has, would spoil every output line. */
+static bool is_good_table(const peer_entry *from, const fl_bytes *part)
+{
+    fl_detok *table = NULL;
+    fl_err why;
+    fl_status st = fl_detok_decode(&table, part->data, part->bytes, &why);
+    if (st == FL_OK && (uint32_t)fl_detok_vocab(table) > from->n_vocab) {
+        st = fl_fail(&why, FL_CORRUPT, "it names %d ids, the model has %u", fl_detok_vocab(table), from->n_vocab);
+    }
+    fl_detok_free(table);
+    if (st != FL_OK) fl_log(FL_LOG_WARN, "a worker's table of tokens is refused: %s", why.text);
+    return st == FL_OK;
+}
+
+static fl_status take_request(coord_daemon *d, const transport_peer *from, const wire_msg *msg, fl_err *err)
+{
+    turn *t = d->now;
+    late_reply late = { .to = *from, .number = msg->request.number };
+    service_request(d->service, &msg->request, msg->n_parts ? &msg->parts[0] : NULL, &late.reply);
+    if (!late.reply.after_sync) {
+        fl_status st = service_send(d->transport, from, late.number, &late.reply, err);
+        service_reply_free(&late.reply);
+        return st;
+    }
+    if (t->n_replies == t->replies_capacity) {
+        size_t capacity = t->replies_capacity ? t->replies_capacity * 2 : 8;
+        late_reply *grown = realloc(t->replies, capacity * sizeof *grown);
+        if (!grown) {
+            service_reply_free(&late.reply);
+            return fl_fail(err, FL_FULL, "no memory for a reply");
+        }
+        t->replies = grown;
+        t->replies_capacity = capacity;
+    }
+    t->replies[t->n_replies++] = late;
+    return FL_OK;
+}
+
+/* A connection that never said HELLO to us: we restarted, or forgot it. */
+static fl_status ask_for_hello(coord_daemon *d, const transport_peer *from, fl_err *err)
+{
+    wire_msg msg = { .type = WIRE_BEAT, .beat = { .say_hello = 1 } };
+    fl_status st = transport_send(d->transport, from, &msg, err);
+    return st == FL_CLOSED || st == FL_AGAIN ? FL_OK : st;
+}
+
+static fl_status take_message(coord_daemon *d, const transport_peer *from, const wire_msg *msg, fl_err *err)
+{
+    fl_status st = FL_OK;
+    if (msg->type == WIRE_REQUEST) return take_request(d, from, msg, err);
+    if (msg->type == WIRE_HELLO && (st = take_hello(d, from, &msg->hello, err)) != FL_OK) return st;
+    peer_entry *entry = peers_of_connection(&d->peers, from);
+    if (!entry) return msg->type == WIRE_BYE ? FL_OK : ask_for_hello(d, from, err);
+    if (msg->type == WIRE_DETOK && (msg->n_parts != 1 || !is_good_table(entry, &msg->parts[0]))) return FL_OK;
+    event ev = { .type = EVENT_MESSAGE, .worker = entry->worker, .msg = msg };
+    if ((msg->type == WIRE_RESULT || msg->type == WIRE_DETOK) && msg->n_parts == 1) {
+        void *copy = malloc(msg->parts[0].bytes ? msg->parts[0].bytes : 1);
+        if (!copy) return fl_fail(err, FL_FULL, "no memory for a result of %zu bytes", msg->parts[0].bytes);
+        memcpy(copy, msg->parts[0].data, msg->parts[0].bytes);
+        ev.body = (coord_body){ copy, msg->parts[0].bytes, copy };
+    }
+    worker_id worker = entry->worker;
+    st = step(d, &ev, err);
+    if (st != FL_OK && st != FL_FULL) {
+        fl_log(FL_LOG_INFO, "a %s of a worker is refused: %s", wire_type_name(msg->type), err->text);
+        st = FL_OK;
+    }
+    if (msg->type == WIRE_BYE) peers_drop(&d->peers, worker);
+    return st;
+}
+
+static fl_status read_messages(coord_daemon *d, fl_err *err)
+{
+    for (int i = 0; i < MESSAGES_A_TURN; i++) {
+        transport_peer from;
+        wire_msg msg;
+        fl_arena_reset(&d->messages);
+        fl_status st = transport_recv(d->transport, &from, &msg, &d->messages, err);
+        if (st == FL_AGAIN) return FL_OK;
+        if (st == FL_CORRUPT) {
+            fl_log(FL_LOG_WARN, "a message is dropped: %s", err->text);
+            continue;
+        }
+        if (st != FL_OK || (st = take_message(d, &from, &msg, err)) != FL_OK) return st;
+    }
+    return FL_OK;
+}
+
+/* ---- children ---- */
+
+void daemon_child_died(coord_daemon *d)
+{
+    d->probes = PROBES;
+    d->probe_ms = daemon_now_ms() + PROBE_MS;
+}
+
+/* Send each worker a beat: the dead one's connection refuses it. */
+static fl_status probe_workers(coord_daemon *d, fl_err *err)
+{
+    wire_msg beat = { .type = WIRE_BEAT };
+    d->probes--;
+    d->probe_ms = daemon_now_ms() + PROBE_MS;
+    for (size_t i = d->peers.n; i-- > 0; ) {
+        worker_id worker = d->peers.v[i].worker;
+        fl_status st = transport_send(d->transport, &d->peers.v[i].peer, &beat, err);
+        if (st == FL_CLOSED) st = note_unreachable(d, worker, err);
+        if (st != FL_OK && st != FL_AGAIN) return st;
+    }
+    return FL_OK;
+}
+
+/* ---- outputs ---- */
+
+/* In the background: reads the job's files and writes the two outputs, nothing else. */
+static fl_status write_outputs(void *context, fl_err *err)
+{
+    output_work *work = context;
+    return output_file_write(work->dir, work->out, work->errors, &work->counts, err);
+}
+
+static void forget_outputs(output_work *work)
+{
+    free(work->dir);
+    free(work->out);
+    free(work->errors);
+    *work = (output_work){ 0 };
+}
+
+static fl_status begin_outputs(coord_daemon *d, stored_job *job, fl_err *err)
+{
+    output_work *work = &d->outputs;
+    work->job = job;
+    work->dir = strdup(job->dir);
+    work->out = daemon_output_path(d, job, false);
+    work->errors = daemon_output_path(d, job, true);
+    fl_status st = work->dir && work->out && work->errors ? background_start(&d->writer, write_outputs, work, err)
+                                                          : fl_fail(err, FL_FULL, "no memory for the output files' names");
+    if (st != FL_OK) forget_outputs(work);
+    return st;
+}
+
+static stored_job *next_output(const coord_daemon *d)
+{
+    if (daemon_now_ms() < d->output_retry_ms) return NULL;
+    for (size_t i = 0; i < d->n_jobs; i++) {
+        if (d->jobs[i]->outputs_due) return d->jobs[i];
+    }
+    return NULL;
+}
+
+/* Begin the output files of a closed job, or take notice that they are whole. A full disk: they are begun anew when there may be room. */
+static fl_status tend_outputs(coord_daemon *d, fl_err *err)
+{
+    if (!d->writer.running) {
+        stored_job *job = next_output(d);
+        return job ? begin_outputs(d, job, err) : FL_OK;
+    }
+    fl_status st = background_poll(&d->writer, err);
+    if (st == FL_AGAIN) return FL_OK;
+    if (st == FL_OK) st = job_store_finish(d->outputs.job, &d->outputs.counts, err);
+    if (st == FL_OK) d->outputs.job->outputs_due = false;
+    forget_outputs(&d->outputs);
+    d->outputs_full[0] = '\0';
+    if (st != FL_DISK_FULL) return st;
+    snprintf(d->outputs_full, sizeof d->outputs_full, "%s", err->text);
+    fl_log(FL_LOG_WARN, "output files wait for room: %s", err->text);
+    d->output_retry_ms = daemon_now_ms() + RETRY_MS;
+    return FL_OK;
+}
+
+/* ---- the loop ---- */
+
+static int wait_time(const coord_daemon *d, int timeout_ms)
+{
+    int64_t now = daemon_now_ms(), until = now + timeout_ms;
+    if (d->tick_ms < until) until = d->tick_ms;
+    if (d->probes > 0 && d->probe_ms < until) until = d->probe_ms;
+    if (d->kept_first && d->retry_ms < until) until = d->retry_ms;
+    if (d->writer.running && now + OUTPUT_POLL_MS < until) until = now + OUTPUT_POLL_MS;
+    if ((!d->writer.running && next_output(d)) || d->now->list.appends.n + d->now->list.journal.n + d->now->list.sends.n + d->now->n_replies > 0) until = now;
+    return until > now ? (int)(until - now) : 0;
+}
+
+fl_status daemon_turn(coord_daemon *d, int timeout_ms, fl_err *err)
+{
+    bool ready = false;
+    fl_status st = transport_wait(d->transport, wait_time(d, timeout_ms), &ready, err);
+    if (st == FL_OK && ready) st = read_messages(d, err);
+    if (st == FL_OK && d->probes > 0 && daemon_now_ms() >= d->probe_ms) st = probe_workers(d, err);
+    if (st == FL_OK && daemon_now_ms() >= d->tick_ms) {
+        event tick = { .type = EVENT_TICK };
+        d->tick_ms = daemon_now_ms() + d->beat_ms / 4;
+        st = step(d, &tick, err);
+    }
+    if (st == FL_OK && d->kept_first && daemon_now_ms() >= d->retry_ms) st = retry_kept(d, err);
+    if (st == FL_OK) st = perform_turn(d, err);
+    if (st == FL_OK) st = tend_outputs(d, err);
+    return st;
+}
+
+/* ---- start and end ---- */
+
+static fl_status push_job(coord_daemon *d, stored_job **job, fl_err *err)
+{
+    if (d->n_jobs == d->jobs_capacity) {
+        size_t capacity = d->jobs_capacity ? d->jobs_capacity * 2 : 16;
+        stored_job **grown = realloc(d->jobs, capacity * sizeof *grown);
+        if (!grown) return fl_fail(err, FL_FULL, "no memory for %zu jobs", capacity);
+        d->jobs = grown;
+        d->jobs_capacity = capacity;
+    }
+    d->jobs[d->n_jobs++] = *job;
+    *job = NULL;
+    return FL_OK;
+}
+
+static fl_status read_job(void *context, const journal_job *entry, fl_err *err)
+{
+    coord_daemon *d = context;
+    stored_job *job = NULL;
+    fl_status st = job_store_open(&job, d->spool, entry->id, entry->state, entry->created_s, true, err);
+    if (st == FL_OK && job->state != JOB_OPEN) {         /* its counts are all that is asked for from now on */
+        row_table_close(job->table);
+        job->table = NULL;
+    }
+    if (st == FL_OK) st = push_job(d, &job, err);
+    job_store_close(job);
+    return st;
+}
+
+/* Folders that the journal does not name are halves of an ingest. */
+static fl_status remove_strays(coord_daemon *d, fl_err *err)
+{
+    char *path = spool_path(d->spool, "jobs");
+    DIR *dir = path ? opendir(path) : NULL;
+    fl_status st = dir ? FL_OK : fl_fail_errno(err, errno, "cannot read %s", path ? path : "the spool");
+    for (struct dirent *entry; st == FL_OK && (entry = readdir(dir)); ) {
+        job_id id;
+        if (entry->d_name[0] == '.' || !fl_job_parse(entry->d_name, &id) || daemon_job_find(d, id)) continue;
+        fl_log(FL_LOG_INFO, "%s is half an ingest and is removed", entry->d_name);
+        st = spool_job_remove(d->spool, id, err);
+    }
+    if (dir) closedir(dir);
+    free(path);
+    return st;
+}
+
+static fl_status add_to_core(coord_daemon *d, stored_job *job, fl_err *err)
+{
+    coord_job as = { .id = job->id, .seed = job->settings.seed, .max_context = job->settings.max_context, .now_s = job->settings.now_s,
+                     .defaults = wire_text(job->settings.defaults), .model = wire_text(job->settings.model), .is_pinned = job->is_pinned,
+                     .has_detok = job->has_detok, .fingerprint = wire_text(job->fingerprint), .numerics = wire_text(job->numerics),
+                     .n_vocab = job->n_vocab, .n_tokens = job->counts.tokens };
+    event ev = { .type = EVENT_JOB_ADD, .job = &as, .rows = &job->table };
+    return step(d, &ev, err);
+}
+
+/* A lease whose job is closed: the crash came before its end reached the journal. */
+typedef struct { coord_daemon *d; lease_id *gone; size_t n_gone, capacity; } restored;
+
+static fl_status restore_lease(void *context, lease_id lease, job_id job, worker_id worker, const lease_item *items, uint32_t n_items, fl_err *err)
+{
+    restored *r = context;
+    event ev = { .type = EVENT_LEASE_RESTORE, .lease = lease, .job_id = job, .worker = worker, .items = items, .n_items = n_items };
+    fl_status st = step(r->d, &ev, err);
+    if (st == FL_OK || st == FL_FULL) return st;
+    if (r->n_gone == r->capacity) {
+        size_t capacity = r->capacity ? r->capacity * 2 : 16;
+        lease_id *grown = realloc(r->gone, capacity * sizeof *grown);
+        if (!grown) return fl_fail(err, FL_FULL, "no memory for %zu leases", capacity);
+        r->gone = grown;
+        r->capacity = capacity;
+    }
+    r->gone[r->n_gone++] = lease;
+    return FL_OK;
+}
+
+/* What the ledgers say and the journal does not know yet. */
+static fl_status mend_journal(coord_daemon *d, const restored *leases, fl_err *err)
+{
+    fl_status st = journal_begin(d->journal, err);
+    for (size_t i = 0; st == FL_OK && i < leases->n_gone; i++) {
+        action end = { .type = ACTION_LEASE_END, .lease = leases->gone[i] };
+        st = journal_perform(d->journal, &end, err);
+    }
+    for (size_t i = 0; st == FL_OK && i < d->n_jobs; i++) {
+        action state = { .type = ACTION_JOB_STATE, .job = d->jobs[i]->id, .state = d->jobs[i]->state };
+        if (d->jobs[i]->state != JOB_OPEN) st = journal_perform(d->journal, &state, err);
+    }
+    if (st == FL_OK) st = journal_commit(d->journal, err);
+    if (st != FL_OK) journal_rollback(d->journal);
+    return st;
+}
+
+static fl_status replay_spool(coord_daemon *d, fl_err *err)
+{
+    coord_options options = COORD_OPTIONS_DEFAULT;
+    restored leases = { .d = d };
+    options.beat_ms = d->beat_ms;
+    if (d->term_ms) options.term_ms = d->term_ms;
+    options.result_is_valid = result_is_valid;
+    fl_status st = journal_jobs(d->journal, read_job, d, err);
+    if (st == FL_OK) st = remove_strays(d, err);
+    if (st == FL_OK) st = journal_next_lease(d->journal, &options.next_lease, err);
+    if (st == FL_OK) st = coord_open(&d->core, &options, err);
+    for (size_t i = 0; st == FL_OK && i < d->n_jobs; i++) {
+        if (d->jobs[i]->state == JOB_OPEN) st = add_to_core(d, d->jobs[i], err);
+    }
+    if (st == FL_OK) st = journal_leases(d->journal, restore_lease, &leases, err);
+    if (st == FL_OK) st = mend_journal(d, &leases, err);
+    free(leases.gone);
+    return st;
+}
+
+static fl_status announce_endpoint(coord_daemon *d, fl_err *err)
+{
+    char *path = spool_path(d->spool, DAEMON_ENDPOINT_FILE);
+    const char *endpoint = transport_endpoint(d->transport);
+    fl_status st = path ? job_store_write_file(path, endpoint, strlen(endpoint), err) : fl_fail(err, FL_FULL, "no memory for a path");
+    free(path);
+    return st;
+}
+
+fl_status daemon_open(coord_daemon **out, const daemon_options *options, fl_err *err)
+{
+    fl_status st = FL_OK;
+    char *journal_path = NULL;
+    coord_daemon *d = calloc(1, sizeof *d);
+    if (!d) return fl_fail(err, FL_FULL, "no memory for a coordinator");
+    coord_options defaults = COORD_OPTIONS_DEFAULT;
+    fl_arena_init(&d->messages, 1 << 20, 0);
+    d->beat_ms = options->beat_ms ? options->beat_ms : defaults.beat_ms;
+    d->term_ms = options->term_ms;
+    d->workers_are_children = options->workers_are_children;
+    d->now = turn_new();
+    if (d->now) d->now->list.turn = ++d->n_turns;
+    if (options->out) d->out = strdup(options->out);
+    if (options->errors) d->errors = strdup(options->errors);
+    if (!d->now || (options->out && !d->out) || (options->errors && !d->errors)) { st = fl_fail(err, FL_FULL, "no memory for a coordinator"); goto done; }
+    if ((st = spool_open(&d->spool, options->spool, SPOOL_CREATE | (options->unsafe_spool ? SPOOL_UNSAFE : 0u), err)) != FL_OK) goto done;
+    if ((st = transport_open(&d->transport, options->endpoint, err)) != FL_OK) goto done;
+    if (!(journal_path = spool_path(d->spool, "journal.db"))) { st = fl_fail(err, FL_FULL, "no memory for a path"); goto done; }
+    if ((st = journal_open(&d->journal, journal_path, err)) != FL_OK) goto done;
+    if ((st = replay_spool(d, err)) != FL_OK) goto done;
+    if ((st = service_open(&d->service, d, err)) != FL_OK) goto done;
+    if ((st = announce_endpoint(d, err)) != FL_OK) goto done;
+    *out = d;
+    d = NULL;
+done:
+    free(journal_path);
+    daemon_close(d);
+    return st;
+}
+
+void daemon_close(coord_daemon *d)
+{
+    if (!d) return;
+    background_wait(&d->writer, NULL);
+    forget_outputs(&d->outputs);
+    service_close(d->service);
+    if (d->core) coord_close(d->core, &d->now->list);
+    turn_free(d->now);
+    turn_free(d->spare);
+    for (turn *t = d->kept_first, *next; t; t = next) {
+        next = t->next;
+        turn_free(t);
+    }
+    for (size_t i = 0; i < d->n_jobs; i++) job_store_close(d->jobs[i]);
+    free(d->jobs);
+    peers_fini(&d->peers);
+    transport_close(d->transport);
+    journal_close(d->journal);
+    char *path = d->spool && d->service ? spool_path(d->spool, DAEMON_ENDPOINT_FILE) : NULL;
+    if (path) unlink(path);
+    free(path);
+    spool_close(d->spool);
+    fl_arena_fini(&d->messages);
+    free(d->out);
+    free(d->errors);
+    free(d);
+}
+
+fl_status daemon_add_job(coord_daemon *d, stored_job **job, fl_err *err)
+{
+    stored_job *added = *job;
+    if (added->created_s == 0) added->created_s = (uint64_t)time(NULL);
+    fl_status st = journal_begin(d->journal, err);
+    if (st == FL_OK) st = journal_job_add(d->journal, added->id, added->created_s, added->settings.name, err);
+    if (st == FL_OK) st = journal_commit(d->journal, err);
+    if (st != FL_OK) {
+        journal_rollback(d->journal);
+        return st;
+    }
+    if ((st = push_job(d, job, err)) == FL_OK) st = add_to_core(d, added, err);
+    return st;
+}
+
+char *daemon_output_path(const coord_daemon *d, const stored_job *job, bool errors)
+{
+    const char *elsewhere = errors ? d->errors : d->out;
+    return elsewhere ? strdup(elsewhere) : spool_job_path(d->spool, job->id, errors ? JOB_STORE_ERRORS : JOB_STORE_OUT);
+}

@@ -1,0 +1,62 @@
+/* daemon.h - the shell around the pure core (coord.h): sockets, clock, ledgers, journal and output files in one loop.
+ * A turn   wait for messages; decode them and step the core; perform what it wants in its three phases; work a little on output files.
+ *          When the disk is full the turns that could not be made durable are kept, nothing of theirs is answered, and they are tried again every
+ *          few seconds; everything else goes on.
+ * Threads  one; the loop is the caller's. */
+#ifndef COORDINATOR_DAEMON_H
+#define COORDINATOR_DAEMON_H
+
+#include "coordinator/coord.h"
+#include "coordinator/job_store.h"
+#include "coordinator/transport.h"
+
+typedef struct coord_daemon coord_daemon;
+
+#define DAEMON_ENDPOINT_FILE "endpoint"  /* in the spool while a coordinator holds it: where it can be asked */
+
+typedef struct {
+    const char *spool;                   /* made when missing */
+    const char *endpoint;                /* where workers and clients come */
+    uint32_t beat_ms, term_ms;           /* 0 = the core's defaults */
+    bool unsafe_spool;                   /* allow a spool on a network file system */
+    bool workers_are_children;           /* `run`: a worker that cannot be reached is a process that ended */
+    const char *out, *errors;            /* `run`: where the output files go; NULL = into the job's folder of the spool */
+} daemon_options;
+
+/* Take the spool, replay its journal and ledgers, bind the endpoint. Strings are copied. FL_CONFLICT: spool or endpoint in use. */
+fl_status daemon_open(coord_daemon **out, const daemon_options *options, fl_err *err);
+void      daemon_close(coord_daemon *d);                       /* accepts NULL; what is not durable was never answered and is lost */
+
+/* One turn of the loop; waits for messages at most timeout_ms. Any failure ends the process: a restart finds all that was answered. */
+fl_status daemon_turn(coord_daemon *d, int timeout_ms, fl_err *err);
+
+/* Take a job that was stored (job_store_create) into journal and core; *job moves here on FL_OK. */
+fl_status daemon_add_job(coord_daemon *d, stored_job **job, fl_err *err);
+
+/* Step the core with an event of the shell's own (cancel, drain, ...); it is performed in the next turn. */
+fl_status daemon_step(coord_daemon *d, const event *ev, fl_err *err);
+
+/* A child process of ours died: find out within the next turns which worker it was. */
+void daemon_child_died(coord_daemon *d);
+
+const coord *daemon_core(const coord_daemon *d);
+const spool *daemon_spool(const coord_daemon *d);
+const char  *daemon_endpoint(const coord_daemon *d);
+int64_t      daemon_now_ms(void);                        /* CLOCK_BOOTTIME */
+
+/* Jobs in submit order, closed ones too. */
+size_t      daemon_n_jobs(const coord_daemon *d);
+stored_job *daemon_job_at(coord_daemon *d, size_t i);
+stored_job *daemon_job_find(coord_daemon *d, job_id id);       /* NULL: unknown */
+
+/* Where OUT or ERR of a job is written; malloc'ed, NULL without memory. */
+char *daemon_output_path(const coord_daemon *d, const stored_job *job, bool errors);
+
+/* Why the disk is full; NULL when it is not. */
+const char *daemon_disk_full(const coord_daemon *d);
+
+/* What the last HELLO of a worker said; "" before the first. */
+typedef struct { char model[257], fingerprint[65], numerics[257]; uint64_t n_hellos; } daemon_hello;
+const daemon_hello *daemon_last_hello(const coord_daemon *d);
+
+#endif

@@ -1,0 +1,38 @@
+/* job_source.h - where a command finds jobs: a coordinator (--to ENDPOINT), or a spool (--spool DIR), which is asked through the coordinator that holds it,
+ * or read directly when nobody does.
+ * Threads  belongs to its caller's thread. */
+#ifndef COORDINATOR_JOB_SOURCE_H
+#define COORDINATOR_JOB_SOURCE_H
+
+#include <jansson.h>
+#include "coordinator/client.h"
+#include "coordinator/flags.h"
+#include "coordinator/run_files.h"
+#include "coordinator/spool.h"
+
+#define JOB_SOURCE_CALL_MS 5000
+
+typedef struct {
+    client *client;                      /* owned; NULL: the spool is read directly */
+    spool *spool;                        /* owned; NULL with a client */
+    char out[RUN_FILES_PATH_MAX], errors[RUN_FILES_PATH_MAX];    /* of a spool of `run`; "" otherwise */
+    char job[FL_JOB_NAME_BYTES];         /* the chosen job's name; "" before job_source_choose */
+    job_id id;
+} job_source;
+
+/* One of the two must be given (a usage error otherwise). lock: take the spool when nobody holds it; else it is only read. */
+fl_status job_source_open(job_source *s, const char *to, const char *spool_dir, bool lock, fl_err *err);
+void      job_source_close(job_source *s);
+
+/* Choose the job called `name`; NULL: the only one there is. FL_NOT_FOUND, FL_INVALID with a sentence that names it. */
+fl_status job_source_choose(job_source *s, const char *name, fl_err *err);
+
+/* {jobs: [...], workers: [...]} and {job, workers}, as service.h's list and status answer. */
+fl_status job_source_list(job_source *s, json_t **reply, fl_err *err);
+fl_status job_source_status(job_source *s, json_t **reply, fl_err *err);
+
+/* Paths in a spool that is read directly; malloc'ed. */
+char *job_source_dir(const job_source *s);
+char *job_source_output(const job_source *s, bool errors);
+
+#endif

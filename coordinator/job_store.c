@@ -1,0 +1,456 @@
+#include "coordinator/job_store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <jansson.h>
+#include <xxhash.h>
+#include <zlib.h>
+
+#define HASH_CHUNK_BYTES (256 * 1024)
+#define FAULTS_DIR "faults"                              /* bad lines found so far, until the job's first record can be written */
+
+struct job_draft {
+    const spool *spool;                  /* borrowed */
+    stored_job *job;                     /* owned until the end */
+    ingest *ingest;                      /* owned; push form */
+    char *faults_dir;                    /* owned */
+    ledger *faults;                      /* owned; NULL while there are none */
+};
+
+/* ---- settings ---- */
+
+void job_settings_fini(job_settings *s)
+{
+    free(s->name);
+    free(s->model);
+    free(s->defaults);
+    memset(s, 0, sizeof *s);
+}
+
+fl_status job_settings_copy(job_settings *out, const job_settings *from, fl_err *err)
+{
+    job_settings copy = *from;
+    copy.name = strdup(from->name ? from->name : "");
+    copy.model = strdup(from->model ? from->model : "");
+    copy.defaults = strdup(from->defaults ? from->defaults : "");
+    *out = copy;
+    if (copy.name && copy.model && copy.defaults) return FL_OK;
+    job_settings_fini(out);
+    return fl_fail(err, FL_FULL, "no memory for a job's settings");
+}
+
+bool job_settings_differ(const job_settings *was, const job_settings *is, char *text, size_t n_bytes)
+{
+    if (strcmp(was->content, is->content) != 0) snprintf(text, n_bytes, "the job file's content");
+    else if (was->seed != is->seed) snprintf(text, n_bytes, "the seed (was %" PRIu64 ", is %" PRIu64 ")", was->seed, is->seed);
+    else if (strcmp(was->defaults, is->defaults) != 0) {
+        snprintf(text, n_bytes, "what --set says (was %s, is %s)", was->defaults[0] ? was->defaults : "nothing", is->defaults[0] ? is->defaults : "nothing");
+    } else if (was->max_context != is->max_context) {
+        snprintf(text, n_bytes, "--max-context (was %" PRIu32 ", is %" PRIu32 "; 0 is the model's)", was->max_context, is->max_context);
+    } else if (was->now_s != is->now_s) snprintf(text, n_bytes, "--now (was %" PRIu32 ", is %" PRIu32 ")", was->now_s, is->now_s);
+    else if (was->created_s != is->created_s) snprintf(text, n_bytes, "the creation time");
+    else if (strcmp(was->model, is->model) != 0) snprintf(text, n_bytes, "the model's name (was %s, is %s)", was->model, is->model);
+    else return false;
+    return true;
+}
+
+static fl_status settings_to_json(const job_settings *s, uint64_t n_rows, char **out, fl_err *err)
+{
+    char seed[24];
+    snprintf(seed, sizeof seed, "%" PRIu64, s->seed);    /* jansson's integers end at 2^63 */
+    json_t *json = json_pack("{s:i, s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:s, s:s}", "version", 1, "content", s->content, "rows", (json_int_t)n_rows,
+                             "name", s->name, "seed", seed, "created", (json_int_t)s->created_s, "max_context", (json_int_t)s->max_context,
+                             "now", (json_int_t)s->now_s, "model", s->model, "defaults", s->defaults);
+    *out = json ? json_dumps(json, JSON_COMPACT) : NULL;
+    json_decref(json);
+    return *out ? FL_OK : fl_fail(err, FL_INVALID, "the job's settings are no text in UTF-8: its name or the model's name");
+}
+
+fl_status job_settings_parse(job_settings *out, const void *data, size_t n_bytes, fl_err *err)
+{
+    json_error_t where;
+    json_t *json = json_loadb(data, n_bytes, 0, &where);
+    const char *name = NULL, *seed = NULL, *model = NULL, *defaults = NULL, *content = NULL;
+    json_int_t created = 0, max_context = 0, now = 0;
+    int version = 0;
+    fl_status st = FL_OK;
+    char *end = NULL;
+    if (!json || json_unpack(json, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s}", "version", &version, "content", &content, "name", &name, "seed", &seed,
+                             "created", &created, "max_context", &max_context, "now", &now, "model", &model, "defaults", &defaults) != 0) {
+        st = fl_fail(err, FL_CORRUPT, "the job's first record does not hold its settings");
+        goto done;
+    }
+    if (version != 1) { st = fl_fail(err, FL_UNSUPPORTED, "the job was written by a newer release (settings version %d)", version); goto done; }
+    errno = 0;
+    unsigned long long number = strtoull(seed, &end, 10);
+    if (errno || !*seed || *end || strlen(content) != JOB_STORE_HASH_BYTES - 1 || created < 0 || max_context < 0 || max_context > UINT32_MAX || now < 0 ||
+        now > UINT32_MAX) {
+        st = fl_fail(err, FL_CORRUPT, "the job's first record holds a setting outside its domain");
+        goto done;
+    }
+    job_settings s = { (char *)name, (char *)model, (char *)defaults, number, (uint64_t)created, (uint32_t)max_context, (uint32_t)now, "" };
+    memcpy(s.content, content, JOB_STORE_HASH_BYTES);
+    st = job_settings_copy(out, &s, err);
+done:
+    json_decref(json);
+    return st;
+}
+
+static void hash_to_hex(const uint8_t hash[ROWS_HASH_BYTES], char out[JOB_STORE_HASH_BYTES])
+{
+    for (int i = 0; i < ROWS_HASH_BYTES; i++) snprintf(out + 2 * i, 3, "%02x", hash[i]);
+}
+
+/* ---- files ---- */
+
+fl_status job_store_write_file(const char *path, const void *data, size_t n_bytes, fl_err *err)
+{
+    char temporary[4200], dir[4200];
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp", path) >= sizeof temporary) return fl_fail(err, FL_INVALID, "the path %s is too long", path);
+    snprintf(dir, sizeof dir, "%s", path);
+    char *slash = strrchr(dir, '/');
+    if (slash) slash[slash == dir] = '\0';
+    fl_status st = FL_OK;
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) return fl_fail_errno(err, errno, "cannot write %s", temporary);
+    for (size_t at = 0; at < n_bytes; ) {
+        ssize_t n = write(fd, (const char *)data + at, n_bytes - at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) { st = fl_fail_errno(err, errno, "cannot write %s", temporary); goto done; }
+        at += (size_t)n;
+    }
+    if (fsync(fd) != 0) { st = fl_fail_errno(err, errno, "cannot write %s", temporary); goto done; }
+    if (rename(temporary, path) != 0) { st = fl_fail_errno(err, errno, "cannot name %s", path); goto done; }
+    st = spool_sync_dir(slash ? dir : ".", err);
+done:
+    close(fd);
+    if (st != FL_OK) unlink(temporary);
+    return st;
+}
+
+/* ---- a job in memory ---- */
+
+static fl_status new_job(stored_job **out, const spool *s, job_id id, fl_err *err)
+{
+    stored_job *job = calloc(1, sizeof *job);
+    if (!job) return fl_fail(err, FL_FULL, "no memory for a job");
+    job->id = id;
+    job->state = JOB_OPEN;
+    job->dir = spool_job_path(s, id, NULL);
+    job->ledger_dir = spool_job_path(s, id, "ledger");
+    if (!job->dir || !job->ledger_dir) {
+        job_store_close(job);
+        return fl_fail(err, FL_FULL, "no memory for a job's paths");
+    }
+    *out = job;
+    return FL_OK;
+}
+
+void job_store_close(stored_job *job)
+{
+    if (!job) return;
+    job_settings_fini(&job->settings);
+    rows_close(job->rows);
+    ledger_close(job->ledger);
+    row_table_close(job->table);
+    free(job->dir);
+    free(job->ledger_dir);
+    free(job);
+}
+
+fl_status job_store_table(row_table **out, rows *lines, fl_err *err)
+{
+    uint64_t n_rows = rows_describe(lines)->n_rows;
+    row_table *table = NULL;
+    fl_status st = row_table_open(&table, n_rows, err);
+    for (uint64_t i = 0; st == FL_OK && i < n_rows; i++) {
+        rows_entry entry;
+        if ((st = rows_get(lines, (row_index){ i }, &entry, err)) != FL_OK) break;
+        uint32_t n = entry.n_samples ? entry.n_samples : 1;
+        st = row_table_add(table, n, entry.cost / n, err);
+    }
+    if (st == FL_OK) {
+        *out = table;
+        table = NULL;
+    }
+    row_table_close(table);
+    return st;
+}
+
+static void copy_bytes(char *out, size_t capacity, fl_bytes bytes)
+{
+    size_t n = bytes.bytes < capacity - 1 ? bytes.bytes : capacity - 1;
+    if (n) memcpy(out, bytes.data, n);
+    out[n] = '\0';
+}
+
+void job_store_note(stored_job *job, const ledger_record *record)
+{
+    if (record->kind == LEDGER_DETOK) job->has_detok = true;
+    if (record->kind == LEDGER_RESULT && record->piece + 1 == record->n_pieces) job->counts.tokens += record->n_tokens;
+    if (record->kind == LEDGER_PIN) {
+        job->is_pinned = true;
+        job->n_vocab = record->n_vocab;
+        job->context = record->context;
+        copy_bytes(job->fingerprint, sizeof job->fingerprint, record->fingerprint);
+        copy_bytes(job->numerics, sizeof job->numerics, record->numerics);
+        copy_bytes(job->pin_model, sizeof job->pin_model, record->model);
+    }
+    if (record->kind == LEDGER_CLOSE) {
+        job->state = record->cause == LEDGER_COMPLETED ? JOB_COMPLETED : record->cause == LEDGER_CANCELLED ? JOB_CANCELLED : JOB_EXPIRED;
+    }
+}
+
+/* One record of the replay. */
+static fl_status replay(void *context, const ledger_record *record, fl_err *err)
+{
+    stored_job *job = context;
+    if (record->kind == LEDGER_JOB) return job_settings_parse(&job->settings, record->body.data, record->body.bytes, err);
+    bool has_row = record->kind == LEDGER_INGEST_ERROR || record->kind == LEDGER_RESULT || record->kind == LEDGER_ROW_ERROR;
+    if (has_row && !row_table_has(job->table, record->row.v, record->sample)) {
+        return fl_fail(err, FL_CORRUPT, "the ledger speaks of row %" PRIu64 ", which the job does not have", record->row.v);
+    }
+    if (record->kind == LEDGER_RESULT && record->piece + 1 == record->n_pieces) row_table_commit(job->table, record->row, record->sample);
+    if (record->kind == LEDGER_INGEST_ERROR || record->kind == LEDGER_ROW_ERROR) row_table_fail(job->table, record->row);
+    job_store_note(job, record);
+    return FL_OK;
+}
+
+static bool has_file(const char *dir, const char *name)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
+fl_status job_store_open(stored_job **out, const spool *s, job_id id, job_state state, uint64_t created_s, bool for_writing, fl_err *err)
+{
+    stored_job *job = NULL;
+    char name[FL_JOB_NAME_BYTES];
+    fl_job_name(id, name);
+    fl_err why = { 0 };
+    fl_status st = new_job(&job, s, id, err);
+    if (st != FL_OK) return st;
+    job->state = state;
+    job->created_s = created_s;
+    if ((st = rows_open(&job->rows, job->dir, &why)) != FL_OK) goto done;
+    if ((st = job_store_table(&job->table, job->rows, &why)) != FL_OK) goto done;
+    st = for_writing ? ledger_open(&job->ledger, job->ledger_dir, replay, job, &why) : ledger_scan(job->ledger_dir, replay, job, &why);
+    if (st != FL_OK) goto done;
+    if (state != JOB_OPEN && for_writing && !ledger_is_closed(job->ledger)) {
+        st = fl_fail(&why, FL_CORRUPT, "the journal says it is %s, but its ledger has no end", job_state_name(state));
+        goto done;
+    }
+    job->counts.rows = row_table_n_rows(job->table);
+    job->counts.completed = row_table_n_completed(job->table);
+    job->counts.failed = row_table_n_failed(job->table);
+    if (job->state != JOB_COMPLETED && job->state != JOB_OPEN) job->counts.failed = job->counts.rows - job->counts.completed;
+    job->outputs_due = job->state != JOB_OPEN && !has_file(job->dir, JOB_STORE_SUMMARY);
+    *out = job;
+    job = NULL;
+done:
+    job_store_close(job);
+    return st == FL_OK ? FL_OK : fl_fail(err, st == FL_NOT_FOUND ? FL_CORRUPT : st, "%s: %s", name, why.text);
+}
+
+fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, uint64_t *number, fl_err *err)
+{
+    rows_entry entry;
+    const char *text = NULL;
+    fl_status st = rows_get(job->rows, row, &entry, err);
+    if (st == FL_OK) st = rows_line(job->rows, &entry, &text, err);
+    if (st != FL_OK) return st;
+    *line = (fl_bytes){ text, entry.n_bytes };
+    *number = entry.line;
+    return FL_OK;
+}
+
+fl_status job_store_finish(stored_job *job, const job_counts *counts, fl_err *err)
+{
+    char path[4200];
+    json_t *json = json_pack("{s:s, s:I, s:I, s:I, s:I}", "state", job_state_name(job->state), "rows", (json_int_t)counts->rows, "completed",
+                             (json_int_t)counts->completed, "failed", (json_int_t)counts->failed, "tokens", (json_int_t)counts->tokens);
+    char *text = json ? json_dumps(json, 0) : NULL;
+    fl_status st = text ? FL_OK : fl_fail(err, FL_FULL, "no memory for a summary");
+    snprintf(path, sizeof path, "%s/%s", job->dir, JOB_STORE_SUMMARY);
+    if (st == FL_OK) st = job_store_write_file(path, text, strlen(text), err);
+    if (st == FL_OK) job->counts = *counts;
+    free(text);
+    json_decref(json);
+    return st;
+}
+
+/* ---- making a job ---- */
+
+static fl_status append_job_record(ledger *l, const job_settings *settings, uint64_t n_rows, fl_err *err)
+{
+    char *json = NULL;
+    fl_status st = settings_to_json(settings, n_rows, &json, err);
+    if (st != FL_OK) return st;
+    ledger_record record = { .kind = LEDGER_JOB, .body = { json, strlen(json) } };
+    st = ledger_append(l, &record, err);
+    free(json);
+    return st;
+}
+
+/* Bad lines wait in a ledger of their own, since the job's first record needs the hash of all lines. */
+static fl_status note_fault(void *context, const ingest_fault *fault, fl_err *err)
+{
+    job_draft *draft = context;
+    fl_status st = FL_OK;
+    if (!draft->faults) {
+        if ((st = ledger_create(&draft->faults, draft->faults_dir, err)) != FL_OK) return st;
+        if ((st = append_job_record(draft->faults, &draft->job->settings, 0, err)) != FL_OK) return st;
+    }
+    ledger_record record = { .kind = LEDGER_INGEST_ERROR, .row = fault->row, .code = fault->code, .line = fault->line, .line_offset = fault->offset,
+                             .custom_id = { fault->custom_id, fault->custom_id_bytes }, .body = { fault->text, strlen(fault->text) } };
+    return ledger_append(draft->faults, &record, err);
+}
+
+static fl_status move_fault(void *context, const ledger_record *record, fl_err *err)
+{
+    return record->kind == LEDGER_INGEST_ERROR ? ledger_append(context, record, err) : FL_OK;
+}
+
+static fl_status remove_faults(const char *dir, fl_err *err)
+{
+    char path[4200];
+    for (unsigned i = 1; ; i++) {
+        snprintf(path, sizeof path, "%s/%06u.seg", dir, i);
+        if (unlink(path) != 0) break;
+    }
+    return rmdir(dir) == 0 || errno == ENOENT ? FL_OK : fl_fail_errno(err, errno, "cannot remove %s", dir);
+}
+
+static fl_status open_draft(job_draft **out, const spool *s, job_id id, const job_settings *settings, fl_err *err)
+{
+    job_draft *draft = calloc(1, sizeof *draft);
+    if (!draft) return fl_fail(err, FL_FULL, "no memory for a job");
+    fl_status st = new_job(&draft->job, s, id, err);
+    if (st == FL_OK) st = job_settings_copy(&draft->job->settings, settings, err);
+    if (st == FL_OK && !(draft->faults_dir = spool_job_path(s, id, FAULTS_DIR))) st = fl_fail(err, FL_FULL, "no memory for a job's paths");
+    if (st == FL_OK && (st = spool_job_create(s, id, err)) == FL_OK) draft->spool = s;
+    if (st == FL_OK) {
+        *out = draft;
+        draft = NULL;
+    }
+    job_draft_close(draft);
+    return st;
+}
+
+void job_draft_close(job_draft *draft)
+{
+    if (!draft) return;
+    fl_err ignored;
+    ingest_close(draft->ingest);
+    ledger_close(draft->faults);
+    if (draft->job && draft->spool) {
+        job_id id = draft->job->id;
+        job_store_close(draft->job);
+        draft->job = NULL;
+        spool_job_remove(draft->spool, id, &ignored);    /* what stays is removed by the next start */
+    }
+    job_store_close(draft->job);
+    free(draft->faults_dir);
+    free(draft);
+}
+
+/* Every line is in: settings and bad lines become the ledger's first group. */
+static fl_status finish_draft(job_draft *draft, const ingest_report *report, stored_job **out, fl_err *err)
+{
+    stored_job *job = draft->job;
+    fl_status st = FL_OK;
+    hash_to_hex(report->hash, job->settings.content);
+    if ((st = ledger_create(&job->ledger, job->ledger_dir, err)) != FL_OK) return st;
+    if ((st = append_job_record(job->ledger, &job->settings, report->n_rows, err)) != FL_OK) return st;
+    if (draft->faults) {
+        st = ledger_commit(draft->faults, err);
+        ledger_close(draft->faults);
+        draft->faults = NULL;
+        if (st == FL_OK) st = ledger_scan(draft->faults_dir, move_fault, job->ledger, err);
+        if (st == FL_OK) st = remove_faults(draft->faults_dir, err);
+        if (st != FL_OK) return st;
+    }
+    if ((st = ledger_commit(job->ledger, err)) != FL_OK) return st;
+    if ((st = spool_sync_dir(job->dir, err)) != FL_OK) return st;
+    ledger_close(job->ledger);
+    job->ledger = NULL;
+    st = job_store_open(out, draft->spool, job->id, JOB_OPEN, 0, true, err); /* what a restart would read is what we go on with */
+    if (st != FL_OK) return st;
+    job_store_close(job);
+    draft->job = NULL;
+    return FL_OK;
+}
+
+fl_status job_draft_open(job_draft **out, const spool *s, job_id id, const job_settings *settings, fl_err *err)
+{
+    job_draft *draft = NULL;
+    fl_status st = open_draft(&draft, s, id, settings, err);
+    if (st != FL_OK) return st;
+    const char *defaults = draft->job->settings.defaults;
+    st = ingest_open(&draft->ingest, draft->job->settings.name, defaults[0] ? defaults : NULL, draft->job->dir, note_fault, draft, err);
+    if (st == FL_OK) {
+        *out = draft;
+        draft = NULL;
+    }
+    job_draft_close(draft);
+    return st;
+}
+
+fl_status job_draft_push(job_draft *draft, const void *data, size_t n_bytes, fl_err *err)
+{
+    return ingest_push(draft->ingest, data, n_bytes, err);
+}
+
+fl_status job_draft_end(job_draft *draft, stored_job **out, ingest_report *report, fl_err *err)
+{
+    fl_status st = ingest_end(draft->ingest, report, err);
+    return st == FL_OK ? finish_draft(draft, report, out, err) : st;
+}
+
+fl_status job_store_create(stored_job **out, const spool *s, job_id id, const job_settings *settings, const char *path, ingest_report *report, fl_err *err)
+{
+    job_draft *draft = NULL;
+    fl_status st = open_draft(&draft, s, id, settings, err);
+    if (st != FL_OK) return st;
+    const char *defaults = draft->job->settings.defaults;
+    st = ingest_file(path, defaults[0] ? defaults : NULL, draft->job->dir, note_fault, draft, report, err);
+    if (st == FL_OK) st = finish_draft(draft, report, out, err);
+    job_draft_close(draft);
+    return st;
+}
+
+/* ---- the hash of a job file ---- */
+
+fl_status job_store_hash(const char *path, char out[JOB_STORE_HASH_BYTES], fl_err *err)
+{
+    fl_status st = FL_OK;
+    const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
+    uint8_t *chunk = malloc(HASH_CHUNK_BYTES);
+    XXH3_state_t *state = XXH3_createState();
+    gzFile file = strcmp(path, "-") == 0 ? gzdopen(dup(0), "rb") : gzopen(path, "rb");     /* a plain file passes through */
+    int n = 0, code = Z_OK;
+    if (!chunk || !state) { st = fl_fail(err, FL_FULL, "no memory to read %s", name); goto done; }
+    if (!file) { st = errno == ENOENT ? fl_fail(err, FL_NOT_FOUND, "%s is not there", name) : fl_fail_errno(err, errno, "cannot read %s", name); goto done; }
+    XXH3_128bits_reset(state);
+    while ((n = gzread(file, chunk, HASH_CHUNK_BYTES)) > 0) XXH3_128bits_update(state, chunk, (size_t)n);
+    const char *why = gzerror(file, &code);
+    if (n < 0 || (code != Z_OK && code != Z_STREAM_END)) {
+        st = code == Z_ERRNO ? fl_fail_errno(err, errno, "cannot read %s", name) : fl_fail(err, FL_CORRUPT, "cannot read %s: %s", name, why);
+        goto done;
+    }
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state));
+    hash_to_hex(canonical.digest, out);
+done:
+    if (file) gzclose(file);
+    XXH3_freeState(state);
+    free(chunk);
+    return st;
+}

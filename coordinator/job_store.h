@@ -1,0 +1,89 @@
+/* job_store.h - one job as its folder of the spool keeps it: its lines (rows.h), its ledger (ledger.h), and what is read from them at a start.
+ * Folder   jobs/JOB/job.jsonl, rows.idx (ingest), the segments in ledger/, and once the job is closed out.jsonl, errors.jsonl (unless `run` puts them elsewhere)
+ *          and summary.json, which is written last: where it stands, the outputs are whole.
+ * Create   the job's first frames are committed only after every line was ingested: half an ingest is a folder that the journal does not name, and
+ *          the next start removes it.
+ * Threads  belongs to the daemon's thread. */
+#ifndef COORDINATOR_JOB_STORE_H
+#define COORDINATOR_JOB_STORE_H
+
+#include "coordinator/coord.h"
+#include "coordinator/ingest.h"
+#include "coordinator/journal.h"
+#include "coordinator/spool.h"
+
+#define JOB_STORE_OUT "out.jsonl"
+#define JOB_STORE_ERRORS "errors.jsonl"
+#define JOB_STORE_SUMMARY "summary.json"
+#define JOB_STORE_HASH_BYTES (2 * ROWS_HASH_BYTES + 1)
+
+/* Everything that the job's bytes depend on, beside the rows and the model: the first record of its ledger. */
+typedef struct {
+    char *name;                          /* owned; the file as submitted, for people; not part of what the job is */
+    char *model;                         /* owned; the model's name the user asked for, "" = any */
+    char *defaults;                      /* owned; --set as one JSON object, "" = none */
+    uint64_t seed, created_s;
+    uint32_t max_context, now_s;
+    char content[JOB_STORE_HASH_BYTES];  /* hash of the job's bytes, hex */
+} job_settings;
+
+fl_status job_settings_copy(job_settings *out, const job_settings *from, fl_err *err);
+void      job_settings_fini(job_settings *s);
+
+/* The first thing in which two jobs differ ("the seed (was 1, is 2)"), in text[n_bytes]; false when they are the same job. */
+bool job_settings_differ(const job_settings *was, const job_settings *is, char *text, size_t n_bytes);
+
+typedef struct { uint64_t rows, completed, failed, tokens; } job_counts;
+
+typedef struct {
+    job_id id;
+    job_settings settings;
+    job_state state;
+    uint64_t created_s;                  /* when it was submitted (the journal's) */
+    char *dir, *ledger_dir;              /* owned */
+    rows *rows;                          /* owned; its lines */
+    ledger *ledger;                      /* owned */
+    row_table *table;                    /* owned; NULL once the core has it */
+    bool is_pinned, has_detok;
+    char fingerprint[65], numerics[257], pin_model[257]; uint32_t n_vocab, context;      /* of the pin */
+    job_counts counts;                   /* rows and tokens as replayed; all of them once the job is closed */
+    bool outputs_due;                    /* closed, and the output files are still to be written */
+} stored_job;
+
+/* Make a job of `path` ("-" = standard input), whole and durable, but not yet known to the journal. The content hash is filled in. FL_INVALID, FL_NOT_FOUND,
+ * FL_UNSUPPORTED, FL_DISK_FULL, FL_IO as ingest_file; then nothing is left. */
+fl_status job_store_create(stored_job **out, const spool *s, job_id id, const job_settings *settings, const char *path, ingest_report *report, fl_err *err);
+
+/* The same in pieces: begin, push, end (which makes the job), or abandon. */
+typedef struct job_draft job_draft;
+fl_status job_draft_open(job_draft **out, const spool *s, job_id id, const job_settings *settings, fl_err *err);
+fl_status job_draft_push(job_draft *draft, const void *data, size_t n_bytes, fl_err *err);
+fl_status job_draft_end(job_draft *draft, stored_job **out, ingest_report *report, fl_err *err);     /* then close the draft */
+void      job_draft_close(job_draft *draft);             /* accepts NULL; removes what was not ended */
+
+/* Read a job back: lines, ledger, row table. for_writing: the ledger is cut to its last good marker and stands open; else nothing is changed. */
+fl_status job_store_open(stored_job **out, const spool *s, job_id id, job_state state, uint64_t created_s, bool for_writing, fl_err *err);
+void      job_store_close(stored_job *job);              /* accepts NULL */
+
+/* One record of the job was committed. */
+void job_store_note(stored_job *job, const ledger_record *record);
+
+/* The line of a row and its physical number. Borrowed until the next call. */
+fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, uint64_t *number, fl_err *err);
+
+/* The outputs are whole: write summary.json. */
+fl_status job_store_finish(stored_job *job, const job_counts *counts, fl_err *err);
+
+/* A table of the job's rows as they were ingested, nothing of them done. */
+fl_status job_store_table(row_table **out, rows *lines, fl_err *err);
+
+/* Parse the JOB record of a ledger. */
+fl_status job_settings_parse(job_settings *out, const void *json, size_t n_bytes, fl_err *err);
+
+/* The content hash of a job file, decompressed, as ingest computes it. */
+fl_status job_store_hash(const char *path, char out[JOB_STORE_HASH_BYTES], fl_err *err);
+
+/* Replace the file `path` by these bytes: temporary name, fsync, rename, folder sync. */
+fl_status job_store_write_file(const char *path, const void *data, size_t n_bytes, fl_err *err);
+
+#endif

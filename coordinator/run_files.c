@@ -1,0 +1,105 @@
+#include "coordinator/run_files.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <jansson.h>
+#include "coordinator/job_store.h"
+
+/* The absolute path of a file that may not exist yet; its folder must. */
+static fl_status make_absolute(const char *path, char out[RUN_FILES_PATH_MAX], fl_err *err)
+{
+    char dir[PATH_MAX], real[PATH_MAX];
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return fl_fail(err, FL_INVALID, "%s is a folder, not a file to write", path);
+    if (strlen(path) >= sizeof dir) return fl_fail(err, FL_INVALID, "a path is longer than %d bytes", PATH_MAX - 1);
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash == path ? 1 : slash - path) : 1, slash ? path : ".");
+    if (!realpath(dir, real)) return fl_fail_errno(err, errno, "the folder of %s cannot be used", path);
+    if (snprintf(out, RUN_FILES_PATH_MAX, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name) >= RUN_FILES_PATH_MAX) return fl_fail(err, FL_INVALID, "the path of %s is too long", path);
+    return access(real, W_OK | X_OK) == 0 ? FL_OK : fl_fail_errno(err, errno, "nothing can be written into %s", real);
+}
+
+static fl_status check_job(const char *job, fl_err *err)
+{
+    struct stat at;
+    if (strcmp(job, "-") == 0) return FL_OK;
+    if (stat(job, &at) != 0) return errno == ENOENT ? fl_fail(err, FL_NOT_FOUND, "%s is not there", job) : fl_fail_errno(err, errno, "cannot read %s", job);
+    if (S_ISDIR(at.st_mode)) return fl_fail(err, FL_INVALID, "%s is a directory; give a JSONL file", job);
+    if (access(job, R_OK) != 0) return fl_fail_errno(err, errno, "cannot read %s", job);
+    return FL_OK;
+}
+
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static fl_status check_output(const run_files *f, const char *path, const char *own, bool force, fl_err *err)
+{
+    struct stat at;
+    if (is_same_file(path, f->job)) return fl_fail(err, FL_INVALID, "%s is the job itself and would be overwritten; choose another output file", path);
+    if (stat(path, &at) != 0) return FL_OK;
+    if (!S_ISREG(at.st_mode)) return fl_fail(err, FL_INVALID, "%s exists and is not a regular file; choose another output file", path);
+    if (force || strcmp(path, own) == 0) return FL_OK;
+    return fl_fail(err, FL_INVALID, "%s exists and was not written by this job's spool; choose another output file, or pass --force to overwrite it", path);
+}
+
+fl_status run_files_resolve(run_files *f, const char *job, const char *out, const char *errors, const char *spool_dir, bool force, fl_err *err)
+{
+    char path[RUN_FILES_PATH_MAX], own_out[RUN_FILES_PATH_MAX] = "", own_errors[RUN_FILES_PATH_MAX] = "";
+    fl_err ignored;
+    fl_status st = check_job(job, err);
+    if (st != FL_OK) return st;
+    f->job = job;
+    if (!out && strcmp(job, "-") == 0) return fl_fail(err, FL_INVALID, "a job from standard input needs --out OUT.jsonl");
+    snprintf(path, sizeof path, "%s%s", out ? out : job, out ? "" : ".out.jsonl");
+    if ((st = make_absolute(path, f->out, err)) != FL_OK) return st;
+    if (snprintf(path, sizeof path, "%s%s", errors ? errors : f->out, errors ? "" : ".errors.jsonl") >= (int)sizeof path) return fl_fail(err, FL_INVALID, "the path of the error file is too long");
+    if ((st = make_absolute(path, f->errors, err)) != FL_OK) return st;
+    if (snprintf(path, sizeof path, "%s%s", spool_dir ? spool_dir : f->out, spool_dir ? "" : ".spool") >= (int)sizeof path) return fl_fail(err, FL_INVALID, "the path of the spool is too long");
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
+    if ((st = make_absolute(path, f->spool, err)) != FL_OK) return st;
+    if (strcmp(f->out, f->errors) == 0) return fl_fail(err, FL_INVALID, "the output file and the error file are both %s", f->out);
+    if (strcmp(f->out, f->spool) == 0 || strcmp(f->errors, f->spool) == 0) return fl_fail(err, FL_INVALID, "the spool and an output file are both %s", f->spool);
+    st = run_files_recall(f->spool, own_out, own_errors, &ignored);
+    if (st != FL_OK && st != FL_NOT_FOUND) return fl_fail(err, st, "%s", ignored.text);
+    if ((st = check_output(f, f->out, own_out, force, err)) != FL_OK) return st;
+    return check_output(f, f->errors, own_errors, force, err);
+}
+
+fl_status run_files_remember(const run_files *f, fl_err *err)
+{
+    char path[RUN_FILES_PATH_MAX + 16], own_out[RUN_FILES_PATH_MAX], own_errors[RUN_FILES_PATH_MAX];
+    fl_err ignored;
+    if (run_files_recall(f->spool, own_out, own_errors, &ignored) == FL_OK && strcmp(own_out, f->out) == 0 && strcmp(own_errors, f->errors) == 0) return FL_OK;
+    json_t *json = json_pack("{s:s, s:s}", "out", f->out, "errors", f->errors);
+    char *text = json ? json_dumps(json, 0) : NULL;
+    fl_status st = text ? FL_OK : fl_fail(err, FL_INVALID, "the path of an output file is no text in UTF-8");
+    snprintf(path, sizeof path, "%s/%s", f->spool, RUN_FILES_MEMORY);
+    if (st == FL_OK) st = job_store_write_file(path, text, strlen(text), err);
+    free(text);
+    json_decref(json);
+    return st;
+}
+
+fl_status run_files_recall(const char *spool_dir, char out[RUN_FILES_PATH_MAX], char errors[RUN_FILES_PATH_MAX], fl_err *err)
+{
+    char path[RUN_FILES_PATH_MAX + 16];
+    json_error_t where;
+    const char *own_out = NULL, *own_errors = NULL;
+    snprintf(path, sizeof path, "%s/%s", spool_dir, RUN_FILES_MEMORY);
+    if (access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) return FL_NOT_FOUND;
+    json_t *json = json_load_file(path, 0, &where);
+    bool good = json && json_unpack(json, "{s:s, s:s}", "out", &own_out, "errors", &own_errors) == 0 && strlen(own_out) < RUN_FILES_PATH_MAX && strlen(own_errors) < RUN_FILES_PATH_MAX;
+    if (good) {
+        snprintf(out, RUN_FILES_PATH_MAX, "%s", own_out);
+        snprintf(errors, RUN_FILES_PATH_MAX, "%s", own_errors);
+    }
+    json_decref(json);
+    return good ? FL_OK : fl_fail(err, FL_CORRUPT, "%s is damaged; remove it if the output files may be overwritten", path);
+}

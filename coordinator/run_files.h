@@ -1,0 +1,27 @@
+/* run_files.h - where `run` reads and writes: JOB, OUT, ERR and the spool, with their defaults, and what the spool remembers of them (run.json).
+ * Rule     an OUT or ERR that exists is only replaced when this spool names it as its own, or with --force.
+ * Threads  plain functions. */
+#ifndef COORDINATOR_RUN_FILES_H
+#define COORDINATOR_RUN_FILES_H
+
+#include <stdbool.h>
+#include "proto/status.h"
+
+#define RUN_FILES_MEMORY "run.json"
+#define RUN_FILES_PATH_MAX 4096
+
+typedef struct {
+    const char *job;                     /* borrowed; "-" = standard input */
+    char out[RUN_FILES_PATH_MAX], errors[RUN_FILES_PATH_MAX], spool[RUN_FILES_PATH_MAX];         /* absolute */
+} run_files;
+
+/* Fill in the defaults and check what can be checked before anything is made. FL_INVALID: a usage error. FL_NOT_FOUND, FL_IO: the world. */
+fl_status run_files_resolve(run_files *f, const char *job, const char *out, const char *errors, const char *spool_dir, bool force, fl_err *err);
+
+/* Write to the spool (which must exist) that these outputs are its own. */
+fl_status run_files_remember(const run_files *f, fl_err *err);
+
+/* What a spool remembers; FL_NOT_FOUND when it is no spool of `run`. */
+fl_status run_files_recall(const char *spool_dir, char out[RUN_FILES_PATH_MAX], char errors[RUN_FILES_PATH_MAX], fl_err *err);
+
+#endif

@@ -1,0 +1,357 @@
+#include "coordinator/service.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include "coordinator/background.h"
+#include "coordinator/daemon.h"
+#include "coordinator/job_verify.h"
+#include "coordinator/status_json.h"
+#include "proto/job_row.h"
+
+#define UPLOADS_MAX 16
+#define UPLOAD_IDLE_MS 60000                             /* a client that sends nothing for so long has gone */
+
+typedef struct { uint64_t id, offset; int64_t heard_ms; job_draft *draft; } upload;      /* draft: owned, NULL = free */
+
+/* A verification in the background: one at a time. */
+typedef struct { job_id job; char *dir, *out, *errors; json_t *report; } verify_work;
+
+struct service {
+    coord_daemon *daemon;                      /* borrowed */
+    upload uploads[UPLOADS_MAX];
+    background verifier;
+    verify_work verify;
+};
+
+fl_status service_open(service **out, coord_daemon *d, fl_err *err)
+{
+    service *s = calloc(1, sizeof *s);
+    if (!s) return fl_fail(err, FL_FULL, "no memory for a service");
+    s->daemon = d;
+    *out = s;
+    return FL_OK;
+}
+
+static void forget_verify(verify_work *work)
+{
+    free(work->dir);
+    free(work->out);
+    free(work->errors);
+    json_decref(work->report);
+    *work = (verify_work){ 0 };
+}
+
+void service_close(service *s)
+{
+    if (!s) return;
+    background_wait(&s->verifier, NULL);
+    forget_verify(&s->verify);
+    for (int i = 0; i < UPLOADS_MAX; i++) job_draft_close(s->uploads[i].draft);
+    free(s);
+}
+
+void service_reply_free(service_reply *reply)
+{
+    json_decref(reply->json);
+    free(reply->part);
+    *reply = (service_reply){ 0 };
+}
+
+static void fail(service_reply *reply, const fl_err *err)
+{
+    json_decref(reply->json);
+    free(reply->part);
+    json_t *sentence = json_string(err->text);
+    *reply = (service_reply){ .status = err->code, .json = json_object() };
+    json_object_set_new(reply->json, "error", sentence ? sentence : json_string(fl_status_meaning(err->code)));
+}
+
+fl_status service_send(transport *t, const transport_peer *to, uint64_t number, const service_reply *reply, fl_err *err)
+{
+    char *text = reply->json ? json_dumps(reply->json, JSON_COMPACT) : strdup("{}");
+    if (!text) return fl_fail(err, FL_FULL, "no memory for a reply");
+    fl_bytes part = { reply->part, reply->part_bytes };
+    wire_msg msg = { .type = WIRE_REPLY, .n_parts = reply->part ? 1 : 0, .parts = &part,
+                     .reply = { .number = number, .status = reply->status, .json = wire_text(text) } };
+    fl_status st = transport_send(t, to, &msg, err);
+    free(text);
+    return st == FL_CLOSED || st == FL_AGAIN ? FL_OK : st;
+}
+
+fl_status service_new_job_id(job_id *out, fl_err *err)
+{
+    do {
+        if (getrandom(&out->v, sizeof out->v, 0) != (ssize_t)sizeof out->v) return fl_fail_errno(err, errno, "no random number for a job's id");
+    } while (out->v == 0);
+    return FL_OK;
+}
+
+/* ---- arguments ---- */
+
+static const char *text_arg(const json_t *args, const char *key)
+{
+    const char *text = json_string_value(json_object_get(args, key));
+    return text ? text : "";
+}
+
+static fl_status find_job(service *s, const json_t *args, stored_job **job, fl_err *err)
+{
+    const char *name = text_arg(args, "job");
+    job_id id;
+    if (!fl_job_parse(name, &id)) return fl_fail(err, FL_INVALID, "'%.40s' is no job; `tokenfleet list` shows their names", name);
+    *job = daemon_job_find(s->daemon, id);
+    return *job ? FL_OK : fl_fail(err, FL_NOT_FOUND, "there is no job %.40s here; `tokenfleet list` shows the ones there are", name);
+}
+
+static fl_status parse_settings(const json_t *args, job_settings *out, fl_err *err)
+{
+    const char *seed = text_arg(args, "seed");
+    json_int_t context = json_integer_value(json_object_get(args, "max_context")), now = json_integer_value(json_object_get(args, "now"));
+    char *end = NULL;
+    errno = 0;
+    unsigned long long number = strtoull(seed, &end, 10);
+    if (errno || *end) return fl_fail(err, FL_INVALID, "the seed '%.40s' is no whole number below 2^64", seed);
+    if (context < 0 || context > UINT32_MAX || now < 0 || now > UINT32_MAX) return fl_fail(err, FL_INVALID, "max_context or now is outside 0 to %" PRIu32, UINT32_MAX);
+    *out = (job_settings){ .name = (char *)text_arg(args, "name"), .model = (char *)text_arg(args, "model"), .defaults = (char *)text_arg(args, "defaults"),
+                           .seed = number, .max_context = (uint32_t)context, .now_s = now ? (uint32_t)now : (uint32_t)time(NULL) };
+    fl_row_fault fault;
+    if (out->defaults[0] && fl_row_defaults_check(out->defaults, &fault) != ROW_OK) return fl_fail(err, FL_INVALID, "the settings of the job: %s", fault.text);
+    return FL_OK;
+}
+
+/* ---- submit ---- */
+
+static upload *free_upload(service *s)
+{
+    for (int i = 0; i < UPLOADS_MAX; i++) {
+        upload *u = &s->uploads[i];
+        if (u->draft && daemon_now_ms() - u->heard_ms > UPLOAD_IDLE_MS) {
+            job_draft_close(u->draft);
+            u->draft = NULL;
+        }
+        if (!u->draft) return u;
+    }
+    return NULL;
+}
+
+static fl_status submit_begin(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    job_settings settings;
+    job_id id;
+    char name[FL_JOB_NAME_BYTES];
+    fl_status st = parse_settings(args, &settings, err);
+    if (st == FL_OK) st = service_new_job_id(&id, err);
+    if (st != FL_OK) return st;
+    upload *u = free_upload(s);
+    if (!u) return fl_fail(err, FL_FULL, "%d jobs are being submitted right now; try again in a minute", UPLOADS_MAX);
+    if ((st = job_draft_open(&u->draft, daemon_spool(s->daemon), id, &settings, err)) != FL_OK) return st;
+    u->id = id.v;
+    u->offset = 0;
+    u->heard_ms = daemon_now_ms();
+    fl_job_name(id, name);
+    json_object_set_new(reply->json, "upload", json_string(name));
+    return FL_OK;
+}
+
+static fl_status find_upload(service *s, const json_t *args, upload **out, fl_err *err)
+{
+    job_id id;
+    const char *name = text_arg(args, "upload");
+    for (int i = 0; fl_job_parse(name, &id) && i < UPLOADS_MAX; i++) {
+        if (!s->uploads[i].draft || s->uploads[i].id != id.v) continue;
+        *out = &s->uploads[i];
+        (*out)->heard_ms = daemon_now_ms();
+        return FL_OK;
+    }
+    return fl_fail(err, FL_NOT_FOUND, "the upload is not known here (the coordinator was restarted, or nothing came for a minute); submit again");
+}
+
+/* A failed piece ends the upload: what came so far is thrown away. */
+static void end_upload(upload *u)
+{
+    job_draft_close(u->draft);
+    u->draft = NULL;
+}
+
+static fl_status submit_piece(service *s, const json_t *args, const fl_bytes *part, service_reply *reply, fl_err *err)
+{
+    upload *u = NULL;
+    fl_status st = find_upload(s, args, &u, err);
+    if (st != FL_OK) return st;
+    json_int_t offset = json_integer_value(json_object_get(args, "offset"));
+    if (!part) return fl_fail(err, FL_INVALID, "a piece of an upload without bytes");
+    if (offset < 0 || (uint64_t)offset > u->offset) return fl_fail(err, FL_INVALID, "a piece of an upload is missing: byte %" PRIu64 " is next", u->offset);
+    if ((uint64_t)offset == u->offset) {                 /* else it came again: its answer was lost */
+        if ((st = job_draft_push(u->draft, part->data, part->bytes, err)) != FL_OK) {
+            end_upload(u);
+            return st;
+        }
+        u->offset += part->bytes;
+    }
+    json_object_set_new(reply->json, "offset", json_integer((json_int_t)u->offset));
+    return FL_OK;
+}
+
+static fl_status submit_end(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    upload *u = NULL;
+    stored_job *job = NULL;
+    ingest_report report;
+    char name[FL_JOB_NAME_BYTES];
+    fl_status st = find_upload(s, args, &u, err);
+    if (st != FL_OK) return st;
+    job_id id = { u->id };
+    st = job_draft_end(u->draft, &job, &report, err);
+    end_upload(u);
+    if (st != FL_OK) return st;
+    if ((st = daemon_add_job(s->daemon, &job, err)) != FL_OK) {
+        fl_err ignored;
+        job_store_close(job);
+        spool_job_remove(daemon_spool(s->daemon), id, &ignored);
+        return st;
+    }
+    fl_job_name(id, name);
+    json_t *unknown = json_string(report.unknown_fields);
+    json_object_set_new(reply->json, "job", json_string(name));
+    json_object_set_new(reply->json, "rows", json_integer((json_int_t)report.n_rows));
+    json_object_set_new(reply->json, "bad", json_integer((json_int_t)report.n_bad));
+    json_object_set_new(reply->json, "unknown_fields", unknown ? unknown : json_string(""));
+    reply->after_sync = true;
+    return FL_OK;
+}
+
+/* ---- the other verbs ---- */
+
+static fl_status list(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    json_t *jobs = json_array();
+    stored_job *job;
+    (void)args;
+    (void)err;
+    for (size_t i = 0; (job = daemon_job_at(s->daemon, i)); i++) json_array_append_new(jobs, status_of_job(job, daemon_core(s->daemon)));
+    json_object_set_new(reply->json, "jobs", jobs);
+    json_object_set_new(reply->json, "workers", status_of_workers(daemon_core(s->daemon)));
+    return FL_OK;
+}
+
+static fl_status status(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    stored_job *job = NULL;
+    fl_status st = find_job(s, args, &job, err);
+    if (st != FL_OK) return st;
+    json_object_set_new(reply->json, "job", status_of_job(job, daemon_core(s->daemon)));
+    json_object_set_new(reply->json, "workers", status_of_workers(daemon_core(s->daemon)));
+    return FL_OK;
+}
+
+static fl_status read_piece(const char *path, uint64_t offset, service_reply *reply, fl_err *err)
+{
+    struct stat at;
+    fl_status st = FL_OK;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &at) != 0) { st = fl_fail_errno(err, errno, "cannot read %s", path); goto done; }
+    uint64_t size = (uint64_t)at.st_size;
+    size_t want = offset < size ? (size - offset < SERVICE_PIECE_BYTES ? (size_t)(size - offset) : SERVICE_PIECE_BYTES) : 0;
+    if (!(reply->part = malloc(want ? want : 1))) { st = fl_fail(err, FL_FULL, "no memory for a piece of %zu bytes", want); goto done; }
+    for (reply->part_bytes = 0; reply->part_bytes < want; ) {
+        ssize_t n = pread(fd, reply->part + reply->part_bytes, want - reply->part_bytes, (off_t)(offset + reply->part_bytes));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) { st = fl_fail_errno(err, n < 0 ? errno : EIO, "cannot read %s", path); goto done; }
+        reply->part_bytes += (size_t)n;
+    }
+    json_object_set_new(reply->json, "size", json_integer((json_int_t)size));
+done:
+    if (fd >= 0) close(fd);
+    return st;
+}
+
+static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    stored_job *job = NULL;
+    const char *file = text_arg(args, "file");
+    json_int_t offset = json_integer_value(json_object_get(args, "offset"));
+    fl_status st = find_job(s, args, &job, err);
+    if (st != FL_OK) return st;
+    if ((strcmp(file, "out") != 0 && strcmp(file, "errors") != 0) || offset < 0) return fl_fail(err, FL_INVALID, "fetch has a file (out or errors) and an offset");
+    if (job->state == JOB_OPEN || job->outputs_due) {
+        return fl_fail(err, FL_AGAIN, "%s is not finished yet; `tokenfleet watch %s` waits for it", text_arg(args, "job"), text_arg(args, "job"));
+    }
+    char *path = daemon_output_path(s->daemon, job, strcmp(file, "errors") == 0);
+    st = path ? read_piece(path, (uint64_t)offset, reply, err) : fl_fail(err, FL_FULL, "no memory for a path");
+    free(path);
+    json_object_set_new(reply->json, "failed", json_integer((json_int_t)job->counts.failed));
+    return st;
+}
+
+static fl_status run_verify(void *context, fl_err *err)
+{
+    verify_work *work = context;
+    return job_verify(work->dir, work->out, work->errors, &work->report, err);
+}
+
+static fl_status verify(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    stored_job *job = NULL;
+    verify_work *work = &s->verify;
+    fl_status st = find_job(s, args, &job, err);
+    if (st != FL_OK) return st;
+    json_object_set_new(reply->json, "state", json_string("running"));
+    if (job->outputs_due || (s->verifier.running && work->job.v != job->id.v)) return FL_OK;       /* asked again, it gets its turn */
+    if (s->verifier.running) {
+        if ((st = background_poll(&s->verifier, err)) == FL_AGAIN) return FL_OK;
+        if (st == FL_OK) {
+            json_decref(reply->json);
+            reply->json = json_incref(work->report);
+        }
+        forget_verify(work);
+        return st;
+    }
+    *work = (verify_work){ .job = job->id, .dir = strdup(job->dir), .out = daemon_output_path(s->daemon, job, false), .errors = daemon_output_path(s->daemon, job, true) };
+    st = work->dir && work->out && work->errors ? background_start(&s->verifier, run_verify, work, err) : fl_fail(err, FL_FULL, "no memory to verify");
+    if (st != FL_OK) forget_verify(work);
+    return st;
+}
+
+static fl_status cancel(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    stored_job *job = NULL;
+    fl_status st = find_job(s, args, &job, err);
+    if (st != FL_OK) return st;
+    if (job->state != JOB_OPEN) return fl_fail(err, FL_CONFLICT, "%s is %s already", text_arg(args, "job"), job_state_name(job->state));
+    event ev = { .type = EVENT_JOB_CLOSE, .job_id = job->id, .cause = LEDGER_CANCELLED };
+    reply->after_sync = true;
+    return daemon_step(s->daemon, &ev, err);
+}
+
+void service_request(service *s, const wire_request *request, const fl_bytes *part, service_reply *reply)
+{
+    static const struct { const char *verb; fl_status (*answer)(service *, const json_t *, service_reply *, fl_err *); } verbs[] = {
+        { "submit_begin", submit_begin }, { "submit_end", submit_end }, { "list", list }, { "status", status }, { "fetch", fetch }, { "verify", verify },
+        { "cancel", cancel },
+    };
+    fl_err err = { 0 };
+    json_error_t where;
+    json_t *args = request->args.n ? json_loadb(request->args.p, request->args.n, 0, &where) : json_object();
+    char verb[33];
+    snprintf(verb, sizeof verb, "%.*s", (int)request->verb.n, request->verb.p ? request->verb.p : "");
+    *reply = (service_reply){ .json = json_object() };
+    fl_status st = FL_UNSUPPORTED;
+    if (!json_is_object(args)) st = fl_fail(&err, FL_INVALID, "the arguments of '%s' are no JSON object", verb);
+    else if (strcmp(verb, "submit_piece") == 0) st = submit_piece(s, args, part, reply, &err);
+    else {
+        fl_fail(&err, FL_UNSUPPORTED, "this coordinator does not know '%s'; it is of another release", verb);
+        for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {
+            if (strcmp(verbs[i].verb, verb) == 0) st = verbs[i].answer(s, args, reply, &err);
+        }
+    }
+    if (st != FL_OK) fail(reply, &err);
+    json_decref(args);
+}

@@ -1,0 +1,41 @@
+/* service.h - what the coordinator answers to clients: the verbs of WIRE_REQUEST. Arguments and answers are JSON objects.
+ *   submit_begin  {name, model, seed, defaults, max_context, now} -> {upload}      seed as text; only name must be there
+ *   submit_piece  {upload, offset} + part -> {offset}                              pieces come in order; each is answered
+ *   submit_end    {upload} -> {job, rows, bad, unknown_fields}
+ *   list          {} -> {jobs: [...], workers: [...]}                              the jobs as status shows them
+ *   status        {job} -> status_json.h
+ *   fetch         {job, file: "out" | "errors", offset} + part <- {size}           FL_AGAIN while the job is not closed
+ *   verify        {job} -> {state: "running"} or the report of job_verify.h        asked again until it is not running
+ *   cancel        {job} -> {}                                                      answered once it is durable
+ * A failure is the status and {error: sentence}; an unknown job is FL_NOT_FOUND and named.
+ * Threads  the daemon's. */
+#ifndef COORDINATOR_SERVICE_H
+#define COORDINATOR_SERVICE_H
+
+#include <jansson.h>
+#include "coordinator/transport.h"
+
+#define SERVICE_PIECE_BYTES (1u << 20)
+
+typedef struct coord_daemon coord_daemon;
+typedef struct service service;
+
+typedef struct {
+    fl_status status;
+    json_t *json;                        /* owned */
+    uint8_t *part; size_t part_bytes;    /* owned */
+    bool after_sync;                     /* true only once what this turn decided is durable */
+} service_reply;
+
+fl_status service_open(service **out, coord_daemon *d, fl_err *err);
+void      service_close(service *s);     /* accepts NULL */
+void      service_request(service *s, const wire_request *request, const fl_bytes *part, service_reply *reply);
+void      service_reply_free(service_reply *reply);
+
+/* A client that is gone is fine. */
+fl_status service_send(transport *t, const transport_peer *to, uint64_t number, const service_reply *reply, fl_err *err);
+
+/* A random job id. */
+fl_status service_new_job_id(job_id *out, fl_err *err);
+
+#endif
