@@ -284,7 +284,7 @@ void sim_shell_start(sim *s)
     FL_ASSERT(st == FL_OK);
     s->is_up = true;
     s->turn_is_set = false;
-    qsort(s->leases.v, s->leases.n, sizeof *s->leases.v, newest_first);
+    if (s->leases.n > 0) qsort(s->leases.v, s->leases.n, sizeof *s->leases.v, newest_first);
     sim_see_restart(s);
     for (int i = 0; i < s->n_jobs; i++)
         if (s->jobs[i].is_submitted && !add_job(s, &s->jobs[i])) return;
