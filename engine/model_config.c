@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/ops.h"
 #include "proto/detok.h"
 
 #define CONFIG_BYTES_MAX (16u << 20)
@@ -119,16 +120,16 @@ static void read_linear(model_config *c, field_reader *r)
 {
     c->linear.n_k_heads = read_size(r, "linear_num_key_heads", 1, 1024, 16);
     c->linear.n_v_heads = read_size(r, "linear_num_value_heads", 1, 1024, 32);
-    c->linear.k_dim = read_size(r, "linear_key_head_dim", 1, 512, 128);
+    c->linear.k_dim = read_size(r, "linear_key_head_dim", 1, OPS_DELTA_K_MAX, 128);
     c->linear.v_dim = read_size(r, "linear_value_head_dim", 1, 512, 128);
-    c->linear.conv_width = read_size(r, "linear_conv_kernel_dim", 1, 16, 4);
+    c->linear.conv_width = read_size(r, "linear_conv_kernel_dim", 1, OPS_CONV_WIDTH_MAX, 4);
     if (c->linear.n_v_heads % c->linear.n_k_heads != 0) refuse(r, FL_CORRUPT, "linear_num_value_heads", "must be a multiple of linear_num_key_heads");
 }
 
 static void read_moe(model_config *c, field_reader *r)
 {
     const char *count = get(r, "num_experts") ? "num_experts" : "num_local_experts";
-    c->moe.n_experts = read_size(r, count, 1, 4096, -1);
+    c->moe.n_experts = read_size(r, count, 1, OPS_EXPERTS_MAX, -1);
     c->moe.top_k = read_size(r, "num_experts_per_tok", 1, 64, -1);
     c->moe.ff = read_size(r, "moe_intermediate_size", 1, 1 << 16, -1);
     c->moe.shared_ff = read_size(r, "shared_expert_intermediate_size", 1, 1 << 16, 512);
@@ -175,7 +176,7 @@ static void read_model(model_config *c, field_reader *r, const field_reader *top
     c->n_layers = read_size(r, "num_hidden_layers", 1, 1024, -1);
     c->n_heads = read_size(r, "num_attention_heads", 1, 1024, -1);
     c->n_kv_heads = read_size(r, "num_key_value_heads", 1, 1024, -1);
-    c->head_dim = read_size(r, "head_dim", 1, 1024, family->head_dim);
+    c->head_dim = read_size(r, "head_dim", 1, OPS_HEAD_DIM_MAX, family->head_dim);
     c->norm_eps = (float)read_number(r, "rms_norm_eps", 0.0, 1.0, 1e-6);
     c->context_max = read_size(r, "max_position_embeddings", 1, 1 << 24, 32768);
     c->attention_bias = read_flag(r, "attention_bias", false);

@@ -1,7 +1,7 @@
 /* model_config.h - what config.json and generation_config.json say, in one form, every size range-checked.
  * Source   transformers 5.17 (rope_parameters, where the inner partial_rotary_factor wins) and 4 (rope_theta, rope_scaling, partial_rotary_factor at top level);
  *          a text model nested in text_config; layer_types or full_attention_interval; num_experts or num_local_experts.
- * Bounds   each size lies in the range its reader names, so products of two sizes fit int32_t and of three int64_t.
+ * Bounds   each size lies in the range its reader names, which the kernels have too (ops.h), so products of two sizes fit int32_t and of three int64_t.
  * Threads  immutable after it was read. */
 #ifndef ENGINE_MODEL_CONFIG_H
 #define ENGINE_MODEL_CONFIG_H

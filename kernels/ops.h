@@ -17,6 +17,12 @@
 
 #define OPS_BLOCK_TOKENS 64              /* tokens in a KV block = attention tile = prefill chunk */
 
+/* The largest sizes the kernels take; a model beyond them is refused when its config is read. */
+#define OPS_HEAD_DIM_MAX 256             /* attention */
+#define OPS_DELTA_K_MAX 256              /* gated_delta's dk */
+#define OPS_CONV_WIDTH_MAX 8             /* conv_silu */
+#define OPS_EXPERTS_MAX 4096             /* moe_route */
+
 typedef enum { DTYPE_F32, DTYPE_BF16, DTYPE_F16 } dtype;
 
 /* A weight matrix [n_rows, n_cols] or vector (n_rows 1); 2-byte aligned at least; borrowed from the model. data NULL = absent. */

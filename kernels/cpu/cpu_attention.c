@@ -11,7 +11,6 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/lanes_math.h"
 
-#define HEAD_DIM_MAX 256
 #define QUERIES 16
 #define ITEM_ROWS 8                      /* rows of the batch a work item covers, for one KV head */
 #define TILE OPS_BLOCK_TOKENS
@@ -37,11 +36,11 @@ typedef struct {                         /* queries under way: one sequence, one
     float *out[QUERIES];
     int32_t lo[QUERIES], hi[QUERIES];    /* positions [lo, hi) each may see */
     float m[QUERIES], l[QUERIES];
-    float o[QUERIES][HEAD_DIM_MAX];
+    float o[QUERIES][OPS_HEAD_DIM_MAX];
 } query_set;
 
 /* o[i] += sum over j in [lo, hi) of p[i][j] v[j], for Q queries and D vectors of columns from d0, the last one with `left` columns. */
-INLINE void pv(float (*o)[HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, int32_t lo, int32_t hi, int32_t d0, const int Q, const int D, int32_t left)
+INLINE void pv(float (*o)[OPS_HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, int32_t lo, int32_t hi, int32_t d0, const int Q, const int D, int32_t left)
 {
     f32x16 sum[PV_Q][PV_D];
 #pragma GCC unroll 4
@@ -65,7 +64,7 @@ INLINE void pv(float (*o)[HEAD_DIM_MAX], const float (*p)[TILE], const float *v,
         for (int d = 0; d < D; d++) f_store(o[i] + d0 + d * LANES, sum[i][d]);
 }
 
-INLINE void pv_columns(float (*o)[HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, int32_t lo, int32_t hi, const int Q)
+INLINE void pv_columns(float (*o)[OPS_HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, int32_t lo, int32_t hi, const int Q)
 {
     if (lo >= hi) return;
     int32_t d = 0;
@@ -73,13 +72,13 @@ INLINE void pv_columns(float (*o)[HEAD_DIM_MAX], const float (*p)[TILE], const f
     for (; d < head_dim; d += LANES) pv(o, p, v, head_dim, lo, hi, d, Q, 1, head_dim - d);
 }
 
-static void pv_one(float (*o)[HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, int32_t lo, int32_t hi)
+static void pv_one(float (*o)[OPS_HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, int32_t lo, int32_t hi)
 {
     pv_columns(o, p, v, head_dim, lo, hi, 1);
 }
 
 /* Queries [0, n) with ranges lo[i], hi[i] in the tile: the range they all share together, what lies before and after it one by one. */
-static void pv_tile(float (*o)[HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, const int32_t *lo, const int32_t *hi, int32_t n)
+static void pv_tile(float (*o)[OPS_HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, const int32_t *lo, const int32_t *hi, int32_t n)
 {
     for (int32_t i = 0; i < n; ) {
         int32_t group = n - i >= PV_Q ? PV_Q : 1, from = lo[i], to = hi[i];
@@ -133,7 +132,7 @@ static void attend_tile(const attention_arg *a, query_set *s, const float *k, co
     int32_t head_dim = a->kv->head_dim, first = TILE, last = 0, n = 0;
     int32_t who[QUERIES], lo[QUERIES], hi[QUERIES];
     const float *q[QUERIES];
-    float p[QUERIES][TILE], o[QUERIES][HEAD_DIM_MAX], m[QUERIES], l[QUERIES];
+    float p[QUERIES][TILE], o[QUERIES][OPS_HEAD_DIM_MAX], m[QUERIES], l[QUERIES];
     for (int32_t i = 0; i < s->n; i++) {
         int32_t from = s->lo[i] > start ? s->lo[i] - start : 0, to = s->hi[i] < start + TILE ? s->hi[i] - start : TILE;
         if (from >= to) continue;
@@ -206,7 +205,7 @@ static void attention_job(const void *arg, int32_t begin, int32_t end)
 static void cpu_attention(ops *o, float *out, const float *q, int32_t q_stride, int32_t q_head_stride, int32_t n_heads, const ops_kv *kv, float scale, int32_t window,
                           const ops_batch *b)
 {
-    FL_ASSERT(kv->n_kv_heads >= 1 && n_heads % kv->n_kv_heads == 0 && kv->head_dim >= 1 && kv->head_dim <= HEAD_DIM_MAX);
+    FL_ASSERT(kv->n_kv_heads >= 1 && n_heads % kv->n_kv_heads == 0 && kv->head_dim >= 1 && kv->head_dim <= OPS_HEAD_DIM_MAX);
     if (b->n_rows == 0) return;
     attention_arg a = { out, q, q_stride, q_head_stride, n_heads, kv, scale, window, (b->n_rows + ITEM_ROWS - 1) / ITEM_ROWS, b };
     double seen = 0.0;

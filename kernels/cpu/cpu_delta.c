@@ -6,8 +6,6 @@
 
 /* --- conv_silu: sixteen channels at a time; the last width - 1 inputs stay in registers from row to row --- */
 
-#define CONV_WIDTH_MAX 8
-
 typedef struct { float *y; const float *x; int32_t x_stride; const weight *w; float *state; int32_t n_channels, width; const ops_batch *b; } conv_arg;
 
 static void conv_job(const void *arg, int32_t begin, int32_t end)
@@ -17,17 +15,17 @@ static void conv_job(const void *arg, int32_t begin, int32_t end)
     int32_t width = a->width, past = width - 1;
     for (int32_t block = begin; block < end; block++) {
         int32_t c0 = block * LANES, left = a->n_channels - c0 < LANES ? a->n_channels - c0 : LANES;
-        float by_tap[CONV_WIDTH_MAX][LANES] = { { 0 } };             /* w and state lie channel by channel: turn them */
+        float by_tap[OPS_CONV_WIDTH_MAX][LANES] = { { 0 } };             /* w and state lie channel by channel: turn them */
         for (int32_t c = 0; c < left; c++)
             for (int32_t t = 0; t < width; t++) by_tap[t][c] = f_one_w(a->w->data, a->w->type, (size_t)(c0 + c) * (size_t)width + (size_t)t);
         for (int32_t s = 0; s < b->n_seqs; s++) {
             if (b->row_begin[s] == b->row_begin[s + 1]) continue;
             float *state = a->state + ((size_t)b->state_slots[s] * (size_t)a->n_channels + (size_t)c0) * (size_t)past;
-            float before[CONV_WIDTH_MAX][LANES] = { { 0 } };
+            float before[OPS_CONV_WIDTH_MAX][LANES] = { { 0 } };
             if (b->positions[b->row_begin[s]] > 0)
                 for (int32_t c = 0; c < left; c++)
                     for (int32_t t = 0; t < past; t++) before[t][c] = state[c * past + t];
-            f32x16 window[CONV_WIDTH_MAX];
+            f32x16 window[OPS_CONV_WIDTH_MAX];
             for (int32_t t = 0; t < past; t++) window[t] = f_load(before[t]);
             for (int32_t r = b->row_begin[s]; r < b->row_begin[s + 1]; r++) {
                 window[past] = f_take(a->x + (size_t)r * (size_t)a->x_stride + c0, left);
@@ -45,7 +43,7 @@ static void conv_job(const void *arg, int32_t begin, int32_t end)
 
 static void cpu_conv_silu(ops *o, float *y, const float *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width, const ops_batch *b)
 {
-    FL_ASSERT(width >= 1 && width <= CONV_WIDTH_MAX && (int64_t)w->n_rows * w->n_cols == (int64_t)n_channels * width);
+    FL_ASSERT(width >= 1 && width <= OPS_CONV_WIDTH_MAX && (int64_t)w->n_rows * w->n_cols == (int64_t)n_channels * width);
     conv_arg a = { y, x, x_stride, w, state, n_channels, width, b };
     cpu_pool_run(((ops_cpu *)o)->pool, (n_channels + LANES - 1) / LANES, (double)(b->n_rows + b->n_seqs) * LANES * (width + 8), conv_job, &a);
 }
@@ -53,7 +51,6 @@ static void cpu_conv_silu(ops *o, float *y, const float *x, int32_t x_stride, co
 /* --- gated_delta: one work item is a strip of 64 columns of one head's S in one sequence. A column of S never meets another one, and a strip of
  * [dk, 64] stays in the first-level cache for all rows of the sequence. Sums over dk run upwards with fused multiply-add. --- */
 
-#define DELTA_DK_MAX 256
 #define STRIP_VECTORS 4
 #define STRIP (STRIP_VECTORS * LANES)
 
@@ -126,7 +123,7 @@ static void delta_strip(const delta_arg *a, int32_t seq, int32_t head, int32_t s
     float rate = -fl_expf(f_one_w(a->a_log->data, a->a_log->type, (size_t)head));
     float bias = f_one_w(a->dt_bias->data, a->dt_bias->type, (size_t)head);
     float q_scale = 1.0f / sqrtf((float)dk);
-    float q[DELTA_DK_MAX], k[DELTA_DK_MAX];
+    float q[OPS_DELTA_K_MAX], k[OPS_DELTA_K_MAX];
 
     if (b->row_begin[seq] == b->row_begin[seq + 1]) return;
     if (b->positions[b->row_begin[seq]] == 0)
@@ -160,7 +157,7 @@ static void delta_job(const void *arg, int32_t begin, int32_t end)
 static void cpu_gated_delta(ops *o, float *out, const float *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, float *state,
                             int32_t n_k_heads, int32_t n_v_heads, int32_t dk, int32_t dv, const ops_batch *b)
 {
-    FL_ASSERT(n_k_heads >= 1 && n_v_heads % n_k_heads == 0 && dk >= 1 && dk <= DELTA_DK_MAX && dv >= 1);
+    FL_ASSERT(n_k_heads >= 1 && n_v_heads % n_k_heads == 0 && dk >= 1 && dk <= OPS_DELTA_K_MAX && dv >= 1);
     FL_ASSERT(a_log->n_rows * a_log->n_cols == n_v_heads && dt_bias->n_rows * dt_bias->n_cols == n_v_heads);
     delta_arg arg = { out, qkv, a, b_gate, a_log, dt_bias, state, n_k_heads, n_v_heads, dk, dv, (dv + STRIP - 1) / STRIP, b };
     if (b->n_rows == 0) return;

@@ -10,15 +10,13 @@
 
 typedef struct { int32_t *ids; float *weights; const float *logits; int32_t n_experts, top_k; bool renormalize; } route_arg;
 
-#define EXPERTS_MAX 4096
-
 static void route_row(const route_arg *a, int32_t r)
 {
     const float *x = a->logits + (size_t)r * (size_t)a->n_experts;
     int32_t *ids = a->ids + (size_t)r * (size_t)a->top_k;
     float *weights = a->weights + (size_t)r * (size_t)a->top_k;
-    float p[EXPERTS_MAX];
-    bool taken[EXPERTS_MAX];
+    float p[OPS_EXPERTS_MAX];
+    bool taken[OPS_EXPERTS_MAX];
     float most = -INFINITY;
     for (int32_t e = 0; e < a->n_experts; e++) most = x[e] > most ? x[e] : most;
     f32x16 sum = f_set(0.0f);
@@ -52,7 +50,7 @@ static void route_job(const void *arg, int32_t begin, int32_t end)
 
 static void cpu_moe_route(ops *o, int32_t *ids, float *weights, const float *logits, int32_t n_rows, int32_t n_experts, int32_t top_k, bool renormalize)
 {
-    FL_ASSERT(n_experts >= 1 && n_experts <= EXPERTS_MAX && top_k >= 1 && top_k <= n_experts);
+    FL_ASSERT(n_experts >= 1 && n_experts <= OPS_EXPERTS_MAX && top_k >= 1 && top_k <= n_experts);
     route_arg a = { ids, weights, logits, n_experts, top_k, renormalize };
     cpu_pool_run(((ops_cpu *)o)->pool, n_rows, (double)n_experts * (8 + top_k), route_job, &a);
 }

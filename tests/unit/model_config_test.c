@@ -6,6 +6,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include "engine/model_config.h"
+#include "kernels/ops.h"
 
 #define SIZES "\"vocab_size\":256,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":32,\"max_position_embeddings\":4096"
 #define LINEAR "\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,\"linear_key_head_dim\":16,\"linear_value_head_dim\":16"
@@ -143,6 +144,25 @@ static void sizes_outside_their_range_are_refused(void **state)
     refuse("", NULL, FL_CORRUPT, "config.json: not JSON");
 }
 
+/* Each of these once passed the config and stopped the process in the first forward pass. */
+static void sizes_beyond_the_kernels_are_refused(void **state)
+{
+    (void)state;
+    static const char rest[] = "\"model_type\":\"qwen3_5\",\"vocab_size\":256,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":128";
+    static const struct { const char *field; int largest; } sizes[] = {
+        { "head_dim", OPS_HEAD_DIM_MAX }, { "linear_key_head_dim", OPS_DELTA_K_MAX }, { "linear_conv_kernel_dim", OPS_CONV_WIDTH_MAX },
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char json[512], part[96];
+        snprintf(json, sizeof json, "{%s,\"%s\":%d}", rest, sizes[i].field, sizes[i].largest);
+        model_config c = read_config(json, NULL);
+        model_config_fini(&c);
+        snprintf(json, sizeof json, "{%s,\"%s\":%d}", rest, sizes[i].field, 2 * sizes[i].largest);
+        snprintf(part, sizeof part, "%s must be a whole number from 1 to %d", sizes[i].field, sizes[i].largest);
+        refuse(json, NULL, FL_CORRUPT, part);
+    }
+}
+
 static void generation_settings_replace_the_defaults(void **state)
 {
     (void)state;
@@ -180,6 +200,7 @@ int main(void)
         cmocka_unit_test(rope_is_read_in_both_forms_and_the_inner_factor_wins),
         cmocka_unit_test(unknown_architecture_lists_the_known_ones),
         cmocka_unit_test(sizes_outside_their_range_are_refused),
+        cmocka_unit_test(sizes_beyond_the_kernels_are_refused),
         cmocka_unit_test(generation_settings_replace_the_defaults),
         cmocka_unit_test(missing_folder_is_named),
     };
