@@ -134,13 +134,25 @@ static fl_status open_step_memory(engine *e, fl_err *err)
 
 static const char *dtype_word(dtype type) { return type == DTYPE_BF16 ? "bf16" : type == DTYPE_F16 ? "f16" : "f32"; }
 
+/* The path's last part, owned by the caller: what the user calls the model, also where that is a link. "." and the like are looked up. NULL without memory. */
+static char *name_of_path(const char *path)
+{
+    size_t end = strlen(path), begin;
+    while (end > 1 && path[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/'; begin--) {}
+    bool is_plain = begin < end && !(end - begin <= 2 && strspn(path + begin, ".") >= end - begin);
+    if (is_plain) return strndup(path + begin, end - begin);
+    char *real = realpath(path, NULL);
+    const char *last = real ? strrchr(real, '/') : NULL;
+    char *name = strdup(last && last[1] ? last + 1 : path);
+    free(real);
+    return name;
+}
+
 static fl_status describe(engine *e, const char *model_dir, fl_err *err)
 {
     const model_config *c = model_describe(e->m);
-    char *real = realpath(model_dir, NULL);              /* so that "." and "x/" have a name too */
-    const char *last = real ? strrchr(real, '/') : NULL;
-    e->name = strdup(last && last[1] ? last + 1 : model_dir);
-    free(real);
+    e->name = name_of_path(model_dir);
     if (!e->name) return fl_fail(err, FL_FULL, "engine: no memory for the model's name");
     snprintf(e->numerics, sizeof e->numerics, "cpu/%d/%s/f32", NUMERICS_VERSION, dtype_word(model_dtype(e->m)));
     fl_status st = model_fingerprint(e->fingerprint, model_dir, model_weights(e->m), err);
@@ -258,8 +270,8 @@ void engine_cancel(engine *e, uint64_t tag, uint32_t index)
 {
     size_t kept = 0;
     for (size_t i = 0; i < e->n_events; i++) {
-        engine_event *event = &e->events[i];
-        bool is_meant = event->tag == tag && (index == UINT32_MAX || event->kind == ENGINE_FAILED || event->sample == index);
+        engine_event *event = &e->events[i];             /* a failure is also the other samples' */
+        bool is_meant = event->tag == tag && (index == UINT32_MAX || (event->kind == ENGINE_FINISHED && event->sample == index));
         if (is_meant) free_event(event);
         else e->events[kept++] = *event;
     }

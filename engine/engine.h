@@ -54,8 +54,9 @@ typedef struct {
     engine_event_kind kind;
     uint64_t tag;
     uint32_t sample;                 /* FINISHED */
-    fl_result *result;               /* FINISHED: an fl_result (proto/result.h) the caller takes over: fl_result_free, then free */
-    fl_row_error error;              /* FAILED (the whole request): ROW_NAN_LOGITS, ROW_CONTEXT_OVERFLOW */
+    fl_result *result;               /* FINISHED: an fl_result (proto/result.h) the caller takes over: fl_result_free, then free. The prompt's log-probabilities
+                                        and, with them, its ids are in sample 0's alone: a thousand samples do not carry a thousand copies */
+    fl_row_error error;              /* FAILED (the whole request): ROW_NAN_LOGITS */
     char text[240];
 } engine_event;
 
@@ -66,13 +67,15 @@ void      engine_close(engine *e);                       /* accepts NULL */
 const engine_info *engine_describe(const engine *e);
 const fl_detok *engine_detok(const engine *e);           /* empty table when the model has no tokenizer */
 
-/* FL_INVALID: an id outside the vocabulary, prompt + max_tokens above context_max, sizes out of range: a row error with this sentence. FL_FULL: never (the queue grows). */
+/* FL_INVALID: an id outside the vocabulary, prompt + max_tokens above context_max, sizes out of range: a row error with this sentence. FL_FULL: no memory; the queue has no
+ * limit of its own. */
 fl_status engine_add(engine *e, const engine_request *request, fl_err *err);
 
 /* One batch step; at most `capacity` events are stored and *n_events set; the rest comes with the next call. FL_AGAIN: nothing to do. Any other failure is the engine's end. */
 fl_status engine_step(engine *e, engine_event *events, int32_t capacity, int32_t *n_events, fl_err *err);
 
-/* Forget a request, or one sample of it (sample UINT32_MAX = all): no further event carries it. Unknown tags are ignored. */
+/* Forget a request, or one sample of it (sample UINT32_MAX = all): no further event carries it; the request's failure still comes for the samples that
+ * were left. Unknown tags are ignored. */
 void engine_cancel(engine *e, uint64_t tag, uint32_t sample);
 engine_stats engine_read_stats(const engine *e);
 

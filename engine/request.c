@@ -57,6 +57,7 @@ fl_status request_make(request **out, const engine_request *in, const engine_inf
     r->tag = in->tag;
     r->number = number;
     r->sampling = in->sampling;
+    if (in->sample_lo > 0) r->sampling.n_prompt_top = -1;            /* they are sample 0's */
     r->n_prompt = in->n_prompt;
     r->n_samples = r->n_live = in->sample_hi - in->sample_lo;
     r->prompt = malloc((size_t)in->n_prompt * sizeof *r->prompt);
@@ -195,13 +196,6 @@ fl_status sample_next(sample_fate *fate, fl_result *result, request *r, sample *
     return FL_OK;
 }
 
-static void *copy_of(const void *data, size_t n_bytes)
-{
-    void *copy = malloc(n_bytes + 1);
-    if (copy && n_bytes > 0) memcpy(copy, data, n_bytes);
-    return copy;
-}
-
 fl_status sample_result(fl_result *result, request *r, sample *s, fl_err *err)
 {
     result->n_prompt = r->n_prompt;
@@ -213,13 +207,15 @@ fl_status sample_result(fl_result *result, request *r, sample *s, fl_err *err)
     result->top_logprobs = s->top_logprobs;
     s->ids = s->top_ids = NULL;
     s->logprobs = s->top_logprobs = NULL;
-    result->n_prompt_top = r->sampling.n_prompt_top;
-    if (r->sampling.n_prompt_top < 0) return FL_OK;
-    size_t n = (size_t)r->n_prompt - 1, n_top = n * (size_t)r->sampling.n_prompt_top;
-    result->prompt_ids = copy_of(r->prompt, (size_t)r->n_prompt * sizeof(int32_t));
-    result->prompt_logprobs = copy_of(r->prompt_logprobs, n * sizeof(float));
-    result->prompt_top_ids = copy_of(r->prompt_top_ids, n_top * sizeof(int32_t));
-    result->prompt_top_logprobs = copy_of(r->prompt_top_logprobs, n_top * sizeof(float));
-    bool ok = result->prompt_ids && result->prompt_logprobs && result->prompt_top_ids && result->prompt_top_logprobs;
-    return ok ? FL_OK : fl_fail(err, FL_FULL, "engine: no memory for the result of a prompt of %d tokens", r->n_prompt);
+    result->n_prompt_top = s->index == 0 ? r->sampling.n_prompt_top : -1;
+    if (result->n_prompt_top < 0) return FL_OK;
+    result->prompt_logprobs = r->prompt_logprobs;
+    result->prompt_top_ids = r->prompt_top_ids;
+    result->prompt_top_logprobs = r->prompt_top_logprobs;
+    r->prompt_logprobs = r->prompt_top_logprobs = NULL;
+    r->prompt_top_ids = NULL;
+    result->prompt_ids = malloc((size_t)r->n_prompt * sizeof *result->prompt_ids);       /* a copy: the other samples' penalties still need it */
+    if (!result->prompt_ids) return fl_fail(err, FL_FULL, "engine: no memory for the result of a prompt of %d tokens", r->n_prompt);
+    memcpy(result->prompt_ids, r->prompt, (size_t)r->n_prompt * sizeof *result->prompt_ids);
+    return FL_OK;
 }

@@ -30,7 +30,7 @@ struct request {
     int32_t *end_ids, n_end_ids, n_eos;          /* owned; the first n_eos end as EOS (none when ignore_eos), the rest as stop ids */
     sample *samples; uint32_t n_samples, n_live; /* owned */
     sequence *trunk;                 /* owned; computes the prompt; NULL after the fork */
-    float *prompt_logprobs; int32_t *prompt_top_ids; float *prompt_top_logprobs;     /* owned, as fl_result's; NULL unless asked for */
+    float *prompt_logprobs; int32_t *prompt_top_ids; float *prompt_top_logprobs;     /* owned, as fl_result's; NULL unless asked for, or given away */
     bool is_failed;                  /* a row of logits was not a number */
     request *next, *previous;        /* in the engine's list, oldest first */
 };
@@ -54,7 +54,7 @@ typedef enum { SAMPLE_GOES_ON, SAMPLE_ENDED, SAMPLE_IS_NAN } sample_fate;
  * (finish, stop_kind, stop_index, text_bytes). FL_FULL without memory. */
 fl_status sample_next(sample_fate *fate, fl_result *result, request *r, sample *s, sampler *chain, const fl_detok *detok, const float *logits, int32_t n_vocab, float lse, fl_err *err);
 
-/* The finished sample as a result, whose reason is already in *result: tokens move into it, the prompt's log-probabilities are copied. */
+/* The finished sample as a result, whose reason is already in *result: its tokens move into it, and into sample 0's the prompt's log-probabilities. */
 fl_status sample_result(fl_result *result, request *r, sample *s, fl_err *err);
 
 #endif

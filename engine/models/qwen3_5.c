@@ -96,11 +96,12 @@ static fl_status bind_experts(layer_weights *w, const bind_context *c, int32_t i
 {
     const model_config *m = c->config;
     const int32_t n = m->moe.n_experts, ff = m->moe.ff;
-    weight *views = fl_arena_take(c->arena, 4 * (size_t)n * sizeof *views), *fused = views + 3 * n;
+    weight *views = fl_arena_take(c->arena, 4 * (size_t)n * sizeof *views);
     if (!views) return fl_fail(err, FL_FULL, "model: no memory for the views of %d experts", n);
     w->expert_gate = views;
     w->expert_up = views + n;
     w->expert_down = views + 2 * n;
+    weight *fused = views + 3 * n;
     fl_status st = FL_OK;
     if (bind_has(c, "layers.%d.mlp.experts.gate_up_proj", i)) {
         st = bind_stack(fused, c, n, 2 * ff, m->hidden, err, "layers.%d.mlp.experts.gate_up_proj", i);

@@ -202,6 +202,9 @@ static void every_way_to_stop_is_told_apart(void **state)
         } else {
             assert_int_equal(more[i].tag, 5);
             assert_int_equal(g->n_ids, 0);
+            assert_int_equal(g->n_prompt, 15);
+            assert_int_equal(g->n_prompt_top, more[i].sample == 0 ? 0 : -1);         /* sample 0 carries them for all */
+            if (more[i].sample > 0) { assert_null(g->prompt_logprobs); assert_null(g->prompt_ids); continue; }
             for (int k = 0; k < 14; k++) assert_true(g->prompt_logprobs[k] < 0 && g->prompt_logprobs[k] > -100);
         }
     }
@@ -393,8 +396,46 @@ static void row_without_numbers_fails_alone(void **state)
     assert_int_equal(n_failed, 1);
     assert_int_equal(engine_read_stats(e).kv_tokens_used, 0);
     free_events(events, n);
+
+    r.tag = 4; r.prompt = bad; r.sample_hi = 3;
+    add(e, r);
+    assert_int_equal(engine_step(e, events, 0, &n, &(fl_err){ 0 }), FL_OK);
+    engine_cancel(e, 4, 1);                              /* its failure is not handed out yet, and the other two wait for it */
+    n = run(e, events, 8, 8);
+    assert_int_equal(n, 1);
+    assert_int_equal(events[0].kind, ENGINE_FAILED);
+    r.tag = 5;
+    add(e, r);
+    assert_int_equal(engine_step(e, events, 0, &n, &(fl_err){ 0 }), FL_OK);
+    engine_cancel(e, 5, UINT32_MAX);
+    assert_int_equal(run(e, events, 8, 8), 0);
     engine_close(e);
     drop_copy(&m);
+}
+
+/* "store/1f3a" may be what "models/small" points to; the user asked for "small". */
+static void model_is_named_as_the_user_calls_it(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/engine_name.XXXXXX", link[64], path[80], before[4096];
+    assert_non_null(mkdtemp(dir));
+    snprintf(link, sizeof link, "%s/my_model", dir);
+    assert_int_equal(symlink(SMALL, link), 0);
+    assert_non_null(getcwd(before, sizeof before));
+    static const struct { const char *behind, *name; } paths[] = { { "", "my_model" }, { "//", "my_model" }, { "/.", "small_qwen3_5_moe" } };
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        snprintf(path, sizeof path, "%s%s", link, paths[i].behind);
+        engine *e = open_engine(&(engine_options){ .model = path, .n_threads = 1, .context_max = 64 });
+        assert_string_equal(engine_describe(e)->name, paths[i].name);
+        engine_close(e);
+    }
+    assert_int_equal(chdir(SMALL), 0);
+    engine *e = open_engine(&(engine_options){ .model = ".", .n_threads = 1, .context_max = 64 });
+    assert_string_equal(engine_describe(e)->name, "small_qwen3_5_moe");
+    engine_close(e);
+    assert_int_equal(chdir(before), 0);
+    unlink(link);
+    rmdir(dir);
 }
 
 int main(void)
@@ -407,6 +448,7 @@ int main(void)
         cmocka_unit_test(every_way_to_stop_is_told_apart),
         cmocka_unit_test(cancelled_samples_are_never_heard_of_again),
         cmocka_unit_test(row_without_numbers_fails_alone),
+        cmocka_unit_test(model_is_named_as_the_user_calls_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
