@@ -2,7 +2,12 @@
  *
  * One (weight row, token row) pair owns sixteen accumulators, lane l summing k = l mod 16 upwards, whatever else is computed beside it. A register
  * tile holds R weight rows by T token rows of such pairs: each weight vector is converted once for T rows and each activation vector read once for R.
- * How pairs are grouped into tiles therefore changes speed and never bits. */
+ *
+ *             k ->                        With many token rows and a long k, a panel of PANEL_W weight rows goes through k in blocks of
+ *        +---------+---------+---         BLOCK_K, so that both the panel's and a tile's part of a block lie in the first-level cache:
+ *   R w  | block 0 | block 1 | ...        pairs wait in memory between blocks, all sixteen lanes of them, which changes no bit.
+ *        +---------+---------+---
+ *   T x  |         |         |            How pairs are grouped into tiles and k into blocks changes speed and never bits. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
 
@@ -12,48 +17,82 @@
 #define TILE_W_ONE 8                     /* weight rows beside one token row: enough sums in flight to hide the latency of fma */
 #elif defined(LANES_AVX2)                /* 16 registers of 8 */
 #define TILE_W 2
-#define TILE_X 3
+#define TILE_X 2
 #define TILE_W_ONE 4
 #else
 #define TILE_W 1
 #define TILE_X 1
 #define TILE_W_ONE 1
 #endif
+#define TILE_MOST (TILE_W * TILE_X > TILE_W_ONE ? TILE_W * TILE_X : TILE_W_ONE)
 
-/* y[t * y_stride + r] = dot(w row r, x[t]); r < R, t < T, both known at compile time. */
-INLINE void tile(float *y, size_t y_stride, const char *w, dtype type, int32_t n_k, const float *const *x, const int R, const int T)
+#define PANEL_W 16
+#define PANEL_X 64
+#define BLOCK_K 512                      /* a multiple of 16: lanes stay where they are */
+
+/* Pairs of one tile summed over k in [from, to), from a multiple of 16: sum[t * R + r] for w row r, x[t]; R and T known at compile time. Only the last
+ * call of a row may end at a k that is no multiple of 16. */
+INLINE void tile_sum(f32x16 *sum, const char *w, size_t row_bytes, dtype type, int32_t from, int32_t to, const float *const *x, const int R, const int T)
 {
-    f32x16 sum[TILE_W_ONE > TILE_W ? TILE_W_ONE : TILE_W][TILE_X];
-    size_t row_bytes = (size_t)n_k * dtype_bytes(type);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-        for (int t = 0; t < T; t++) sum[r][t] = f_set(0.0f);
-
-    int32_t k = 0;
-    for (; k + LANES <= n_k; k += LANES) {
-        f32x16 wv[TILE_W_ONE > TILE_W ? TILE_W_ONE : TILE_W];
+    int32_t k = from;
+    for (; k + LANES <= to; k += LANES) {
+        f32x16 wv[TILE_W > TILE_W_ONE ? TILE_W : TILE_W_ONE];
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) wv[r] = f_load_w(w + (size_t)r * row_bytes, type, (size_t)k);
 #pragma GCC unroll 8
         for (int t = 0; t < T; t++) {
-            f32x16 xv = f_load(x[t] + k);
+            f32x16 xv = f_keep(f_load(x[t] + k));
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) sum[r][t] = f_fma(wv[r], xv, sum[r][t]);
+            for (int r = 0; r < R; r++) sum[t * R + r] = f_fma(wv[r], xv, sum[t * R + r]);
         }
     }
-    if (k < n_k) {
+    if (k < to) {
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-            f32x16 wv = f_take_w(w + (size_t)r * row_bytes, type, (size_t)k, n_k - k);
+            f32x16 wv = f_take_w(w + (size_t)r * row_bytes, type, (size_t)k, to - k);
 #pragma GCC unroll 8
-            for (int t = 0; t < T; t++) sum[r][t] = f_fma(wv, f_take(x[t] + k, n_k - k), sum[r][t]);
+            for (int t = 0; t < T; t++) sum[t * R + r] = f_fma(wv, f_take(x[t] + k, to - k), sum[t * R + r]);
         }
     }
+}
+
+INLINE void tile_give(float *y, size_t y_stride, const f32x16 *sum, const int R, const int T)
+{
+    float out[TILE_MOST];
+    f_sums(out, sum, R * T);
 #pragma GCC unroll 8
-    for (int t = 0; t < T; t++)
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) y[(size_t)t * y_stride + (size_t)r] = f_sum(sum[r][t]);
+    for (int t = 0; t < T; t++) memcpy(y + (size_t)t * y_stride, out + t * R, (size_t)R * sizeof *y);
+}
+
+/* y[t * y_stride + r] = dot(w row r, x[t]) */
+INLINE void tile(float *y, size_t y_stride, const char *w, dtype type, int32_t n_k, const float *const *x, const int R, const int T)
+{
+    f32x16 sum[TILE_MOST];
+#pragma GCC unroll 16
+    for (int i = 0; i < R * T; i++) sum[i] = f_set(0.0f);
+    tile_sum(sum, w, (size_t)n_k * dtype_bytes(type), type, 0, n_k, x, R, T);
+    tile_give(y, y_stride, sum, R, T);
+}
+
+/* PANEL_W weight rows against n_x token rows, n_x <= PANEL_X and a multiple of TILE_X. */
+INLINE void panel(float *y, size_t y_stride, const char *w, dtype type, int32_t n_k, const float *const *x, int32_t n_x)
+{
+    float waiting[PANEL_W * PANEL_X * LANES];                        /* sums between two blocks */
+    size_t row_bytes = (size_t)n_k * dtype_bytes(type);
+    for (int32_t from = 0; from < n_k; from += BLOCK_K) {
+        int32_t to = from + BLOCK_K < n_k ? from + BLOCK_K : n_k;
+        float *at = waiting;
+        for (int32_t t = 0; t < n_x; t += TILE_X)
+            for (int32_t j = 0; j < PANEL_W; j += TILE_W, at += TILE_W * TILE_X * LANES) {
+                f32x16 sum[TILE_MOST];
+#pragma GCC unroll 16
+                for (int i = 0; i < TILE_W * TILE_X; i++) sum[i] = from ? f_load(at + i * LANES) : f_set(0.0f);
+                tile_sum(sum, w + (size_t)j * row_bytes, row_bytes, type, from, to, x + t, TILE_W, TILE_X);
+                if (to == n_k) { tile_give(y + (size_t)t * y_stride + j, y_stride, sum, TILE_W, TILE_X); continue; }
+#pragma GCC unroll 16
+                for (int i = 0; i < TILE_W * TILE_X; i++) f_store(at + i * LANES, sum[i]);
+            }
+    }
 }
 
 /* R weight rows against all token rows. */
@@ -72,7 +111,15 @@ INLINE void strip(float *y, size_t y_stride, const char *w, dtype type, int32_t 
 INLINE void rows_of_type(float *y, size_t y_stride, const char *w, dtype type, int32_t n_w, int32_t n_k, const float *const *x, int32_t n_x)
 {
     size_t row_bytes = (size_t)n_k * dtype_bytes(type);
-    int32_t j = 0;
+    int32_t j = 0, in_panels = n_k > BLOCK_K && n_x >= 2 * TILE_X ? n_x - n_x % TILE_X : 0;
+    for (; in_panels && j + PANEL_W <= n_w; j += PANEL_W) {
+        for (int32_t t = 0; t < in_panels; t += PANEL_X) {
+            int32_t n = in_panels - t < PANEL_X ? in_panels - t : PANEL_X;
+            panel(y + (size_t)t * y_stride + j, y_stride, w + (size_t)j * row_bytes, type, n_k, x + t, n);
+        }
+        for (int32_t i = 0; i < PANEL_W && in_panels < n_x; i += TILE_W)
+            strip(y + (size_t)in_panels * y_stride + j + i, y_stride, w + (size_t)(j + i) * row_bytes, type, n_k, x + in_panels, n_x - in_panels, TILE_W);
+    }
     if (n_x == 1)
         for (; j + TILE_W_ONE <= n_w; j += TILE_W_ONE) tile(y + j, y_stride, w + (size_t)j * row_bytes, type, n_k, x, TILE_W_ONE, 1);
     for (; j + TILE_W <= n_w; j += TILE_W) strip(y + j, y_stride, w + (size_t)j * row_bytes, type, n_k, x, n_x, TILE_W);
@@ -90,19 +137,19 @@ void LANES_FORM(dot_rows)(float *y, size_t y_stride, const void *w, dtype type, 
 
 /* --- linear --- */
 
-#define LINEAR_X_ROWS 64                 /* token rows a weight strip meets while it is in the first-level cache */
-
 typedef struct { float *y; const float *x; const weight *w, *bias; int32_t n_rows; } linear_arg;
 
 static void linear_job(const void *arg, int32_t begin, int32_t end)
 {
     const linear_arg *a = arg;
     const weight *w = a->w;
+    begin *= PANEL_W;                                                /* an item is PANEL_W output rows */
+    end = end * PANEL_W < w->n_rows ? end * PANEL_W : w->n_rows;
     size_t n_out = (size_t)w->n_rows;
     const char *rows = (const char *)w->data + (size_t)begin * (size_t)w->n_cols * dtype_bytes(w->type);
-    for (int32_t r = 0; r < a->n_rows; r += LINEAR_X_ROWS) {
-        const float *x[LINEAR_X_ROWS];
-        int32_t n = a->n_rows - r < LINEAR_X_ROWS ? a->n_rows - r : LINEAR_X_ROWS;
+    for (int32_t r = 0; r < a->n_rows; r += PANEL_X) {
+        const float *x[PANEL_X];
+        int32_t n = a->n_rows - r < PANEL_X ? a->n_rows - r : PANEL_X;
         for (int32_t i = 0; i < n; i++) x[i] = a->x + (size_t)(r + i) * (size_t)w->n_cols;
         float *y = a->y + (size_t)r * n_out + begin;
         LANES_FORM(dot_rows)(y, n_out, rows, w->type, end - begin, w->n_cols, x, n);
@@ -123,7 +170,7 @@ static void cpu_linear(ops *o, float *y, const float *x, const weight *w, const 
     if (bias && !bias->data) bias = NULL;
     FL_ASSERT(!bias || bias->n_cols * bias->n_rows == w->n_rows);
     linear_arg a = { y, x, w, bias, n_rows };
-    if (n_rows > 0) cpu_pool_run(((ops_cpu *)o)->pool, w->n_rows, (double)w->n_cols * n_rows, linear_job, &a);
+    if (n_rows > 0) cpu_pool_run(((ops_cpu *)o)->pool, (w->n_rows + PANEL_W - 1) / PANEL_W, (double)PANEL_W * w->n_cols * n_rows, linear_job, &a);
 }
 
 void LANES_FORM(linear_install)(ops *o) { o->linear = cpu_linear; }

@@ -29,6 +29,7 @@ INLINE f32x16 f_load(const float *p) { return _mm512_loadu_ps(p); }
 INLINE void   f_store(float *p, f32x16 v) { _mm512_storeu_ps(p, v); }
 INLINE f32x16 f_load_first(const float *p, int32_t left) { return _mm512_maskz_loadu_ps(mask_first(left), p); }
 INLINE void   f_store_first(float *p, f32x16 v, int32_t left) { _mm512_mask_storeu_ps(p, mask_first(left), v); }
+INLINE f32x16 f_keep(f32x16 v) { return v; }
 INLINE f32x16 f_add(f32x16 a, f32x16 b) { return _mm512_add_ps(a, b); }
 INLINE f32x16 f_sub(f32x16 a, f32x16 b) { return _mm512_sub_ps(a, b); }
 INLINE f32x16 f_mul(f32x16 a, f32x16 b) { return _mm512_mul_ps(a, b); }
@@ -55,12 +56,47 @@ INLINE f32x16 f_load_bf16(const void *p)
 }
 INLINE f32x16 f_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 
+INLINE f32x16 f_load_f32(const void *p) { return _mm512_loadu_ps(p); }
+
+/* The tree of f_sum. Blocks are the four quarters of a register. */
+INLINE f32x16 add_halves(f32x16 a, f32x16 b)     /* blocks a0+a2 a1+a3 b0+b2 b1+b3 */
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+}
+INLINE f32x16 add_blocks(f32x16 a, f32x16 b)     /* blocks a0+a1 a2+a3 b0+b1 b2+b3 */
+{
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+INLINE f32x16 add_pairs_2(f32x16 a, f32x16 b)    /* in each block a0+a2 a1+a3 b0+b2 b1+b3 */
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+}
+INLINE f32x16 add_pairs_1(f32x16 a, f32x16 b)    /* in each block a0+a1 a2+a3 b0+b1 b2+b3 */
+{
+    return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+}
 INLINE float f_sum(f32x16 v)
 {
     __m256 a = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+INLINE f32x16 four_sums(f32x16 a, f32x16 b, f32x16 c, f32x16 d) { return add_blocks(add_halves(a, b), add_halves(c, d)); }   /* block i: the four sums of +4 of i */
+#define LANES_SUM_4
+INLINE void f_sum_4(float *out, const f32x16 *v)
+{
+    f32x16 s = four_sums(v[0], v[1], v[2], v[3]);
+    s = add_pairs_2(s, s);
+    s = add_pairs_1(s, s);
+    _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, s)));     /* the storing form is a slow routine on Zen 4 */
+}
+#define LANES_SUM_16
+INLINE void f_sum_16(float *out, const f32x16 *v)
+{
+    f32x16 a = add_pairs_2(four_sums(v[0], v[4], v[8], v[12]), four_sums(v[1], v[5], v[9], v[13]));
+    f32x16 b = add_pairs_2(four_sums(v[2], v[6], v[10], v[14]), four_sums(v[3], v[7], v[11], v[15]));
+    f_store(out, add_pairs_1(a, b));
 }
 
 #elif defined(LANES_AVX2)
@@ -88,6 +124,8 @@ INLINE void f_store_first(float *p, f32x16 v, int32_t left)
     _mm256_maskstore_ps(p, mask_a(left), v.a);
     if (left > 8) _mm256_maskstore_ps(p + 8, mask_b(left), v.b);
 }
+/* Keeps v in registers: it is worth more than the memory operand that a compiler would repeat for each use. */
+INLINE f32x16 f_keep(f32x16 v) { __asm__("" : "+x"(v.a), "+x"(v.b)); return v; }
 INLINE f32x16 f_add(f32x16 a, f32x16 b) { return (f32x16){ _mm256_add_ps(a.a, b.a), _mm256_add_ps(a.b, b.b) }; }
 INLINE f32x16 f_sub(f32x16 a, f32x16 b) { return (f32x16){ _mm256_sub_ps(a.a, b.a), _mm256_sub_ps(a.b, b.b) }; }
 INLINE f32x16 f_mul(f32x16 a, f32x16 b) { return (f32x16){ _mm256_mul_ps(a.a, b.a), _mm256_mul_ps(a.b, b.b) }; }
@@ -119,12 +157,28 @@ INLINE f32x16 f_load_f16(const void *p)
                      _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)((const char *)p + 16))) };
 }
 
+INLINE f32x16 f_load_f32(const void *p) { return f_load(p); }
+
+/* The tree of f_sum. */
 INLINE float f_sum(f32x16 v)
 {
     __m256 a = _mm256_add_ps(v.a, v.b);
     __m128 b = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_add_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
+}
+INLINE __m256 two_sums(f32x16 x, f32x16 y)       /* halves: the four sums of +4 of x, of y */
+{
+    __m256 a = _mm256_add_ps(x.a, x.b), b = _mm256_add_ps(y.a, y.b);
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+#define LANES_SUM_4
+INLINE void f_sum_4(float *out, const f32x16 *v)
+{
+    __m256 a = two_sums(v[0], v[2]), b = two_sums(v[1], v[3]);
+    __m256 c = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));      /* halves: 0 0 1 1, 2 2 3 3 */
+    __m128 x = _mm256_castps256_ps128(c), y = _mm256_extractf128_ps(c, 1);
+    _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(x, y, 0x88), _mm_shuffle_ps(x, y, 0xdd)));
 }
 
 #else                                                                /* LANES_SCALAR, LANES_ONE */
@@ -147,6 +201,7 @@ INLINE f32x16 f_load(const float *p) { f32x16 r; memcpy(&r, p, sizeof r); return
 INLINE void   f_store(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
 INLINE f32x16 f_load_first(const float *p, int32_t left) { f32x16 r = { { 0 } }; memcpy(&r, p, sizeof *p * (size_t)left); return r; }
 INLINE void   f_store_first(float *p, f32x16 v, int32_t left) { memcpy(p, &v, sizeof *p * (size_t)left); }
+INLINE f32x16 f_keep(f32x16 v) { return v; }
 INLINE f32x16 f_add(f32x16 a, f32x16 b) { LANES_EACH a.v[l] += b.v[l]; return a; }
 INLINE f32x16 f_sub(f32x16 a, f32x16 b) { LANES_EACH a.v[l] -= b.v[l]; return a; }
 INLINE f32x16 f_mul(f32x16 a, f32x16 b) { LANES_EACH a.v[l] *= b.v[l]; return a; }
@@ -192,6 +247,9 @@ INLINE f32x16 f_load_f16(const void *p)
     LANES_EACH r.v[l] = float_of_f16(h[l]);
     return r;
 }
+INLINE f32x16 f_load_f32(const void *p) { f32x16 r; memcpy(&r, p, sizeof r); return r; }
+
+/* One fixed tree: lanes (0+8) (1+9) ..., then +4, +2, +1. */
 INLINE float f_sum(f32x16 v)
 {
     for (int32_t half = 8; half >= 1; half /= 2)
@@ -211,16 +269,13 @@ INLINE void f_put(float *p, f32x16 v, int32_t left)
 
 INLINE size_t dtype_bytes(dtype t) { return t == DTYPE_F32 ? 4 : 2; }
 
-/* Elements [at, at + 16) of stored weights as fp32. A mapped file's tensors are 2-byte aligned at best: every load is an unaligned one, and an
- * fp32 weight goes through memcpy, since a misaligned float pointer is not C. */
+/* Elements [at, at + 16) of stored weights as fp32. A mapped file's tensors are 2-byte aligned at best, so every load is an unaligned one. */
 INLINE f32x16 f_load_w(const void *base, dtype t, size_t at)
 {
     const char *p = (const char *)base + at * dtype_bytes(t);
     if (t == DTYPE_BF16) return f_load_bf16(p);
     if (t == DTYPE_F16) return f_load_f16(p);
-    f32x16 r;
-    memcpy(&r, p, sizeof r);
-    return r;
+    return f_load_f32(p);
 }
 INLINE f32x16 f_take_w(const void *base, dtype t, size_t at, int32_t left)
 {
@@ -235,6 +290,19 @@ INLINE float f_one_w(const void *base, dtype t, size_t at)
     float lanes[LANES];
     f_store(lanes, f_take_w(base, t, at, 1));
     return lanes[0];
+}
+
+/* out[i] = f_sum(v[i]) for i < n, n known at compile time: many sums share their shuffles, each keeps its tree. */
+INLINE void f_sums(float *out, const f32x16 *v, const int n)
+{
+    int i = 0;
+#if defined(LANES_SUM_16)
+    for (; i + 16 <= n; i += 16) f_sum_16(out + i, v + i);
+#endif
+#if defined(LANES_SUM_4)
+    for (; i + 4 <= n; i += 4) f_sum_4(out + i, v + i);
+#endif
+    for (; i < n; i++) out[i] = f_sum(v[i]);
 }
 
 /* The greatest lane, by the same tree as f_sum; with a NaN among the lanes, any of them. */
