@@ -334,7 +334,7 @@ void worker_message(coord *c, worker_id id, const wire_msg *msg, coord_body body
         worker_leases_end(c, id, "leaves");
         if (w) worker_gone(c, w);
         break;
-    default: FL_ASSERT(!"checked by coord_step");
+    default: FL_ASSERT(0 && "checked by coord_step");
     }
     send_release(c, body);
 }

@@ -221,7 +221,7 @@ fl_status journal_perform(journal *j, const action *a, fl_err *err)
         sqlite3_bind_int(s, 2, (int)a->state);
         return finish(j, s, "change a job in", err);
     default:
-        FL_ASSERT(!"not an action of the journal");
+        FL_ASSERT(0 && "not an action of the journal");
         return FL_INVALID;
     }
 }

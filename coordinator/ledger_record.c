@@ -102,7 +102,7 @@ fl_status ledger_frame_record(ledger_frame *frame, const ledger_record *r, uint6
         put32(fixed_part(frame, 8), (uint32_t)r->cause);
         break;
     case LEDGER_MARKER:
-        FL_ASSERT(!"markers are written by ledger_commit");
+        FL_ASSERT(0 && "markers are written by ledger_commit");
     }
     if (r->kind != LEDGER_PIN && r->kind != LEDGER_CLOSE) add_part(frame, r->body.data, r->body.bytes);
     if (frame->bytes > FL_FRAME_PAYLOAD_MAX)

@@ -202,6 +202,6 @@ void sim_journal_perform(sim *s, const action *a)
     case ACTION_LEASE_END: sim_lease_end(&s->leases, a->lease.v); break;
     case ACTION_NEXT_LEASE: s->next_lease = a->value; break;
     case ACTION_JOB_STATE: sim_job_of(s, a->job.v)->journal_state = a->state; break;
-    default: FL_ASSERT(!"not an action of the journal");
+    default: FL_ASSERT(0 && "not an action of the journal");
     }
 }

@@ -199,7 +199,7 @@ int main(int argc, char **argv)
     uint64_t n = 2000, from = 1, hits[SIM_FAULT_COUNT] = { 0 };
     bool is_one = false;
     char violation[512];
-    for (int i = 1; i < argc; i++) {
+    for (int i = 1; i < argc; i += 2) {                  /* name, number */
         char *end = NULL;
         uint64_t value = i + 1 < argc ? strtoull(argv[i + 1], &end, 10) : 0;
         bool is_number = end && end != argv[i + 1] && *end == 0;
@@ -207,7 +207,6 @@ int main(int argc, char **argv)
         else if (is_number && strcmp(argv[i], "--from") == 0) from = value;
         else if (is_number && strcmp(argv[i], "--seed") == 0) { from = value; n = 1; is_one = true; }
         else { fprintf(stderr, "usage: sim_test [--schedules N] [--from SEED] [--seed SEED]\n"); return 2; }
-        i++;
     }
     clock_t begin = clock();
     for (uint64_t k = 0; k < n; k++) {

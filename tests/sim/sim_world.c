@@ -167,6 +167,6 @@ sim_job *sim_job_of(sim *s, uint64_t id)
 {
     for (int i = 0; i < s->n_jobs; i++)
         if (s->jobs[i].id.v == id) return &s->jobs[i];
-    FL_ASSERT(!"a job the schedule does not have");
+    FL_ASSERT(0 && "a job the schedule does not have");
     return NULL;
 }
