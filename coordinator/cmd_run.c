@@ -56,6 +56,13 @@ typedef struct {
 
 /* ---- before the first worker ---- */
 
+/* The sentence stays; what failed is the machine, not what the user typed. */
+static fl_status is_the_world(fl_err *err)
+{
+    err->code = FL_IO;
+    return FL_IO;
+}
+
 static fl_status make_endpoint(run *r, fl_err *err)
 {
     const char *tmp = getenv("TMPDIR");
@@ -74,7 +81,7 @@ static fl_status make_endpoint(run *r, fl_err *err)
 static fl_status resolve_model(run *r, fl_err *err)
 {
     fl_status st = fl_model_path(r->options->model, r->model, sizeof r->model, err);
-    if (st != FL_OK) return fl_fail(err, FL_IO, "%s", err->text);
+    if (st != FL_OK) return is_the_world(err);
     if (access(r->model, F_OK) != 0) return fl_fail_errno(err, errno, "the model %s cannot be used", r->model);
     char *real = realpath(r->model, NULL);
     if (real && strlen(real) < sizeof r->model) snprintf(r->model, sizeof r->model, "%s", real);
@@ -168,7 +175,7 @@ static fl_status start_workers(run *r, fl_err *err)
     char *argv[WORKER_ARGS_MAX] = { program, "--connect", r->endpoint, "--model", r->model };
     int argc = 5;
     fl_status st = spawn_find_beside("tokenfleet-worker", program, sizeof program, err);
-    if (st != FL_OK) return fl_fail(err, FL_IO, "%s", err->text);
+    if (st != FL_OK) return is_the_world(err);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (numbers[i].value == 0) continue;
         snprintf(texts[i], sizeof texts[i], "%" PRIu64, numbers[i].value);
@@ -370,7 +377,7 @@ static fl_status prepare(run *r, fl_err *err)
 {
     const run_options *o = r->options;
     fl_status st = run_files_resolve(&r->files, o->job, o->out, o->errors, o->spool, o->force, err);
-    if (st == FL_NOT_FOUND) st = fl_fail(err, FL_IO, "%s", err->text);
+    if (st == FL_NOT_FOUND) st = is_the_world(err);
     if (st == FL_OK) st = resolve_model(r, err);
     if (st == FL_OK) st = read_settings(r, err);
     if (st == FL_OK && o->restart) st = clear_spool(r->files.spool, o->unsafe_spool, err);
@@ -379,7 +386,7 @@ static fl_status prepare(run *r, fl_err *err)
     daemon_options options = { .spool = r->files.spool, .endpoint = r->endpoint, .beat_ms = BEAT_MS, .term_ms = TERM_MS, .workers_are_children = true, .unsafe_spool = o->unsafe_spool,
                                .out = r->files.out, .errors = r->files.errors };
     st = daemon_open(&r->daemon, &options, err);
-    if (st == FL_CONFLICT || st == FL_UNSUPPORTED || st == FL_CORRUPT) st = fl_fail(err, FL_IO, "%s", err->text);
+    if (st == FL_CONFLICT || st == FL_UNSUPPORTED || st == FL_CORRUPT) st = is_the_world(err);
     if (st == FL_OK) st = find_or_make_job(r, err);
     return st == FL_OK ? start_workers(r, err) : st;
 }

@@ -610,14 +610,39 @@ static fl_status add_to_core(coord_daemon *d, stored_job *job, fl_err *err)
 }
 
 /* A lease whose job is closed: the crash came before its end reached the journal. */
-typedef struct { coord_daemon *d; lease_id *gone; size_t n_gone, capacity; } restored;
+typedef struct { coord_daemon *d; lease_id *gone; size_t n_gone, capacity; worker_id *workers; size_t n_workers; } restored;
+
+static fl_status note_holder(restored *r, worker_id worker, fl_err *err)
+{
+    for (size_t i = 0; i < r->n_workers; i++) {
+        if (r->workers[i].v == worker.v) return FL_OK;
+    }
+    worker_id *grown = realloc(r->workers, (r->n_workers + 1) * sizeof *grown);
+    if (!grown) return fl_fail(err, FL_FULL, "no memory for %zu workers", r->n_workers + 1);
+    r->workers = grown;
+    r->workers[r->n_workers++] = worker;
+    return FL_OK;
+}
+
+/* The workers of an earlier `run` died with it: what they held is free at once. */
+static fl_status bury_workers(coord_daemon *d, const restored *r, fl_err *err)
+{
+    fl_status st = FL_OK;
+    for (size_t i = 0; d->workers_are_children && st == FL_OK && i < r->n_workers; i++) {
+        event ev = { .type = EVENT_WORKER_GONE, .worker = r->workers[i] };
+        st = step(d, &ev, err);
+        if (st != FL_FULL) st = FL_OK;                   /* one that holds nothing any more is not known */
+    }
+    return st;
+}
 
 static fl_status restore_lease(void *context, lease_id lease, job_id job, worker_id worker, const lease_item *items, uint32_t n_items, fl_err *err)
 {
     restored *r = context;
     event ev = { .type = EVENT_LEASE_RESTORE, .lease = lease, .job_id = job, .worker = worker, .items = items, .n_items = n_items };
     fl_status st = step(r->d, &ev, err);
-    if (st == FL_OK || st == FL_FULL) return st;
+    if (st == FL_OK) return note_holder(r, worker, err);
+    if (st == FL_FULL) return st;
     if (r->n_gone == r->capacity) {
         size_t capacity = r->capacity ? r->capacity * 2 : 16;
         lease_id *grown = realloc(r->gone, capacity * sizeof *grown);
@@ -662,7 +687,9 @@ static fl_status replay_spool(coord_daemon *d, fl_err *err)
     }
     if (st == FL_OK) st = journal_leases(d->journal, restore_lease, &leases, err);
     if (st == FL_OK) st = mend_journal(d, &leases, err);
+    if (st == FL_OK) st = bury_workers(d, &leases, err);
     free(leases.gone);
+    free(leases.workers);
     return st;
 }
 

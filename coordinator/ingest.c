@@ -347,7 +347,7 @@ fl_status ingest_end(ingest *in, ingest_report *report, fl_err *err)
     if (st == FL_OK && in->unpack) st = gunzip_end(in->unpack, err);
     if (st == FL_OK && in->line_bytes > 0) st = end_line(in, in->line, in->line_used, in->line_bytes, err);     /* a last line without its feed */
     if (st == FL_OK && in->report.n_rows == 0)
-        st = fl_fail(err, FL_INVALID, in->n_bytes ? "%s has no rows: all its lines are blank" : "%s is empty: a job has one JSON object a line", in->name);
+        st = fl_fail(err, FL_INVALID, in->n_bytes ? "%s is empty: all its lines are blank" : "%s is empty: a job has one JSON object a line", in->name);
     if (st == FL_OK) st = flush_index(in, err);
     if (st != FL_OK) return st;
     XXH128_canonical_t hash;

@@ -37,7 +37,7 @@ fl_status job_source_open(job_source *s, const char *to, const char *spool_dir, 
     if (to) return client_open(&s->client, to, err);
     if ((s->client = client_of_spool(spool_dir))) return FL_OK;
     fl_status st = spool_open(&s->spool, spool_dir, lock ? 0 : SPOOL_READ_ONLY, err);
-    if (st != FL_OK) return st == FL_CONFLICT ? fl_fail(err, FL_IO, "%s", err->text) : st;
+    if (st != FL_OK) return st == FL_CONFLICT ? FL_IO : st;        /* held by a process that does not answer */
     fl_err why;
     st = run_files_recall(spool_dir, s->out, s->errors, &why);
     if (st == FL_OK || st == FL_NOT_FOUND) return FL_OK;

@@ -26,17 +26,14 @@ void progress_duration(char *out, size_t n_bytes, int64_t seconds)
 static int64_t take_pace(progress *p, int64_t now_ms, const progress_numbers *n, double *tokens_per_s)
 {
     int at = p->n_window % PROGRESS_WINDOW, oldest = p->n_window < PROGRESS_WINDOW ? 0 : at;
-    int64_t since_ms = p->n_window ? now_ms - p->window[oldest].at_ms : 0;
-    uint64_t tokens = p->n_window && n->tokens > p->window[oldest].tokens ? n->tokens - p->window[oldest].tokens : 0;
+    int64_t since_ms = now_ms - p->window[oldest].at_ms;
+    uint64_t tokens = n->tokens > p->window[oldest].tokens ? n->tokens - p->window[oldest].tokens : 0;
     *tokens_per_s = since_ms > 0 ? (double)tokens * 1000.0 / (double)since_ms : 0.0;
     int newest = (p->n_window + PROGRESS_WINDOW - 1) % PROGRESS_WINDOW;
-    if (!p->n_window || now_ms - p->window[newest].at_ms >= 500) {
-        p->window[at].at_ms = now_ms;
-        p->window[at].tokens = n->tokens;
-        p->window[at].done = n->done;
+    if (now_ms - p->window[newest].at_ms >= 500) {
+        p->window[at] = (progress_sample){ now_ms, n->tokens };
         p->n_window++;
     }
-    if (p->n_window == 1) p->first_done = n->done;
     uint64_t finished = n->done - p->first_done;
     if (finished == 0 || n->done >= n->rows) return -1;
     return (int64_t)((double)(now_ms - p->first_ms) / 1000.0 * (double)(n->rows - n->done) / (double)finished + 0.5);
@@ -44,6 +41,10 @@ static int64_t take_pace(progress *p, int64_t now_ms, const progress_numbers *n,
 
 void progress_show(progress *p, int64_t now_ms, const progress_numbers *n)
 {
+    if (!p->n_window) {                                  /* what was there before counts for no pace */
+        p->first_done = n->done;
+        p->window[p->n_window++] = (progress_sample){ now_ms, n->tokens };
+    }
     if (now_ms < p->next_ms) return;
     p->next_ms = now_ms + (p->terminal ? TERMINAL_EVERY_MS : PLAIN_EVERY_MS);
     double tokens_per_s = 0;

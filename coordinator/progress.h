@@ -10,11 +10,12 @@
 typedef struct { uint64_t rows, done, failed, tokens; int workers; const char *note; } progress_numbers;   /* tokens: generated so far, in this process */
 
 #define PROGRESS_WINDOW 16
+typedef struct { int64_t at_ms; uint64_t tokens; } progress_sample;
 typedef struct {
     bool terminal, shown;
     int64_t next_ms, first_ms;
     uint64_t first_done;
-    struct { int64_t at_ms; uint64_t tokens, done; } window[PROGRESS_WINDOW];    /* ring of the last seconds */
+    progress_sample window[PROGRESS_WINDOW];             /* ring of the last seconds */
     int n_window;
 } progress;
 

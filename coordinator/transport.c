@@ -102,7 +102,7 @@ fl_status transport_open(transport **out, const char *endpoint, fl_err *err)
     if ((st = set_int(t->socket, ZMQ_SNDHWM, QUEUE_MESSAGES, err)) != FL_OK) goto done;
     if ((st = set_int(t->socket, ZMQ_RCVHWM, QUEUE_MESSAGES, err)) != FL_OK) goto done;
     if ((st = set_int(t->socket, ZMQ_LINGER, 1000, err)) != FL_OK) goto done;
-    if ((st = set_int(t->socket, ZMQ_IPV6, 1, err)) != FL_OK) goto done;
+    if ((st = set_int(t->socket, ZMQ_IPV6, strncmp(endpoint, "tcp://[", 7) == 0, err)) != FL_OK) goto done;
     int64_t largest = FL_FRAME_PAYLOAD_MAX;
     if (zmq_setsockopt(t->socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest) != 0) {
         st = fl_fail(err, FL_IO, "transport: ZeroMQ refuses a frame limit: %s", zmq_strerror(zmq_errno()));

@@ -207,7 +207,7 @@ static void jobs_without_rows_are_refused(void **state)
     assert_int_equal(push("", 0, 1, &all, &report, &err), FL_INVALID);
     assert_string_equal(err.text, "job is empty: a job has one JSON object a line");
     assert_int_equal(push("\xEF\xBB\xBF\n \n\r\n\n", 9, 2, &all, &report, &err), FL_INVALID);
-    assert_string_equal(err.text, "job has no rows: all its lines are blank");
+    assert_string_equal(err.text, "job is empty: all its lines are blank");
     assert_int_equal(push("\n", 1, 1, &all, &report, &err), FL_INVALID);
     assert_int_equal(push(" ", 1, 1, &all, &report, &err), FL_INVALID);
 }

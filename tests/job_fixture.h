@@ -1,0 +1,95 @@
+/* job_fixture.h - what tests of the coordinator's shell share: a temporary folder, a small job in it, results that look like a worker's. */
+#ifndef TESTS_JOB_FIXTURE_H
+#define TESTS_JOB_FIXTURE_H
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "coordinator/job_store.h"
+#include "proto/detok.h"
+#include "proto/result.h"
+
+#define FIXTURE_VOCAB 26
+#define FIXTURE_FINGERPRINT "0123456789abcdef0123456789abcdef"
+#define FIXTURE_NUMERICS "cpu/1/test/test"
+
+static inline int fixture_remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)info;
+    (void)kind;
+    (void)where;
+    return remove(path);
+}
+
+static inline void fixture_remove(const char *dir)
+{
+    nftw(dir, fixture_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+/* n rows, every fourth with two samples, and a bad line behind each tenth. Returns the number of rows. */
+static inline int fixture_write_job(const char *path, int n)
+{
+    int rows_written = 0;
+    FILE *file = fopen(path, "we");
+    if (!file) abort();
+    for (int i = 0; i < n; i++, rows_written++) {
+        fprintf(file, "{\"custom_id\": \"r%d\", \"prompt\": [1, 2, %d], \"max_tokens\": 3, \"n\": %d}\n", i, i % FIXTURE_VOCAB, i % 4 == 3 ? 2 : 1);
+        if (i % 10 == 9) {
+            fprintf(file, "{\"custom_id\": \"bad%d\", \"prompt\": 7}\n", i);
+            rows_written++;
+        }
+    }
+    fclose(file);
+    return rows_written;
+}
+
+/* Ids a .. z. The caller frees the bytes. */
+static inline uint8_t *fixture_detok(size_t *n_bytes)
+{
+    uint8_t letters[FIXTURE_VOCAB], *out = NULL;
+    uint32_t offsets[FIXTURE_VOCAB + 1];
+    bool special[FIXTURE_VOCAB] = { false };
+    fl_detok *table = NULL;
+    for (uint32_t i = 0; i <= FIXTURE_VOCAB; i++) offsets[i] = i;
+    for (int i = 0; i < FIXTURE_VOCAB; i++) letters[i] = (uint8_t)('a' + i);
+    if (fl_detok_make(&table, FIXTURE_VOCAB, letters, offsets, special, NULL) != FL_OK || fl_detok_encode(table, &out, n_bytes, NULL) != FL_OK) abort();
+    fl_detok_free(table);
+    return out;
+}
+
+/* The body of a row's sample: a function of both alone, as a real one. The caller frees it. */
+static inline uint8_t *fixture_result(uint64_t row, uint32_t sample, size_t *n_bytes)
+{
+    int32_t ids[3] = { (int32_t)(row % FIXTURE_VOCAB), (int32_t)(row / FIXTURE_VOCAB % FIXTURE_VOCAB), (int32_t)(sample % FIXTURE_VOCAB) };
+    fl_result result = { .finish = FL_FINISH_LENGTH, .stop_kind = FL_STOP_NONE, .stop_index = -1, .n_prompt = 3, .ids = ids, .n_ids = 3, .text_bytes = -1,
+                         .n_top = -1, .n_prompt_top = -1 };
+    uint8_t *out = NULL;
+    if (fl_result_encode(&result, &out, n_bytes, NULL) != FL_OK) abort();
+    return out;
+}
+
+/* All bytes of a file, NUL-terminated; the caller frees. NULL when it is not there. */
+static inline char *fixture_read(const char *path, size_t *n_bytes)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) return NULL;
+    char *text = malloc(1 << 22);
+    if (!text) abort();
+    size_t n = fread(text, 1, (1 << 22) - 1, file);
+    text[n] = '\0';
+    if (n_bytes) *n_bytes = n;
+    fclose(file);
+    return text;
+}
+
+static inline int fixture_count_lines(const char *text)
+{
+    int n = 0;
+    for (; *text; text++) n += *text == '\n';
+    return n;
+}
+
+#endif
