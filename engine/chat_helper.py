@@ -10,6 +10,7 @@ sys.path = [p for p in sys.path if p]            # never import from the working
 
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -91,6 +92,7 @@ class Renderer:
         if name not in self.prepared:
             self.prepared[name] = self.prepare(self.sources[name])
         template, takes_lists = self.prepared[name]
+        random.seed(0)                           # for |random and lipsum(): a row renders the same in every process
         variables = dict(self.special)
         variables["add_generation_prompt"] = request.get("add_generation_prompt", True)
         variables.update(request.get("chat_template_kwargs") or {})

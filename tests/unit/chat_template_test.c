@@ -170,6 +170,27 @@ static void environment_is_that_of_transformers(void **state)
 
 #define PARTS "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}]}"
 
+/* The promise of equal bytes holds for a template that picks a greeting, too: a row's text depends on no other row and no other process. */
+static void random_choices_are_the_same_for_every_row_and_process(void **state)
+{
+    (void)state;
+    static const char request[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}";
+    char *first = NULL;
+    for (int process = 0; process < 2; process++) {
+        chat_template *t = open_source("{{ range(90000) | random }} {{ lipsum(n=1, html=False) }}");
+        for (int row = 0; row < 2; row++) {
+            char *text = NULL;
+            size_t n = 0;
+            fl_err err = { 0 };
+            if (chat_template_render(t, request, strlen(request), 0, &text, &n, &err) != FL_OK) fail_msg("%s", err.text);
+            if (first) { assert_string_equal(text, first); free(text); }
+            else first = text;
+        }
+        chat_template_close(t);
+    }
+    free(first);
+}
+
 static void text_parts_stay_a_list_where_the_template_iterates_them(void **state)
 {
     (void)state;
@@ -326,6 +347,7 @@ int main(void)
         cmocka_unit_test(missing_python_or_jinja_is_said),
         cmocka_unit_test(special_tokens_and_named_templates_come_from_the_config),
         cmocka_unit_test(environment_is_that_of_transformers),
+        cmocka_unit_test(random_choices_are_the_same_for_every_row_and_process),
         cmocka_unit_test(text_parts_stay_a_list_where_the_template_iterates_them),
         cmocka_unit_test(raising_template_is_a_row_error_and_the_next_row_works),
         cmocka_unit_test(hanging_template_is_killed_with_one_sentence),
