@@ -67,7 +67,7 @@ def real_inputs(folder):
     for row in answers:
         body, choice = row["response"]["body"], fleet.choices(row)[0]
         if row["custom_id"].startswith("HumanEval"):
-            check(body["usage"]["completion_tokens"] == 32 and choice["finish_reason"] == "length" and choice["text"], f"{row}")
+            check(body["usage"]["completion_tokens"] == 32 and choice["finish_reason"] == "length", f"{row}")
         else:
             check(body["object"] == "chat.completion" and choice["message"]["role"] == "assistant", f"{row}")
             check(1 <= body["usage"]["completion_tokens"] <= 64, f"{row}")

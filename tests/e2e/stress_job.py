@@ -27,13 +27,13 @@ def make_row(row, vocab, seed):
     if row % 5 == 0:
         ids = [shared.randrange(vocab) for _ in range(shared.choice([64, 100, 128, 200]))] + ids[:rng.randint(1, 100)]
     body = {"prompt": ids, "max_tokens": rng.randint(1, 300) if row % 3 == 0 else rng.randint(1, 60), "ignore_eos": True}
-    body["temperature"] = rng.choice([0, 0.3, 0.7, 1.0, 1.3, 2.0]) if row % 6 else 0
-    body["top_p"] = rng.choice([1.0, 0.95, 0.8, 0.3])
-    body["top_k"] = rng.choice([0, 0, 1, 5, 50, 400])
-    body["min_p"] = rng.choice([0, 0, 0.02, 0.2])
+    body["temperature"] = rng.choice([0.6, 1.0, 1.6, 1.9, 2.0, 2.0]) if row % 6 else 0
+    body["top_p"] = rng.choice([1.0, 1.0, 1.0, 0.98, 0.9, 0.5])
+    body["top_k"] = rng.choice([0, 0, 0, 0, 400, 50, 5, 1] if row % 2 else [0, 0, 400])
+    body["min_p"] = rng.choice([0, 0, 0, 0, 0.01, 0.1])
     body["n"] = rng.choice([1, 1, 1, 2, 3, 4])
     if rng.random() < 0.4:
-        body["repetition_penalty"] = rng.choice([0.8, 1.1, 1.5])
+        body["repetition_penalty"] = rng.choice([0.9, 1.1, 1.5])
     if rng.random() < 0.3:
         body["presence_penalty"] = rng.choice([-1.0, 0.5, 1.5])
     if rng.random() < 0.3:
