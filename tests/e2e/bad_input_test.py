@@ -96,6 +96,7 @@ def write_model(folder, name, change_config=None, change_tensors=None, cut=None)
         header, body = json.loads(data[8:8 + n]), bytearray(data[8 + n:])
         change_tensors(header, body)
         packed = json.dumps(header).encode()
+        packed += b" " * (-len(packed) % 8)
         data = struct.pack("<Q", len(packed)) + packed + bytes(body)
         file.write_bytes(data)
     if cut is not None:
@@ -116,7 +117,7 @@ def bad_models(folder):
         header["model.norm.weight"]["shape"] = [64, 2]
 
     def missing(header, _):
-        del header["model.layers.3.self_attn.q_proj.weight"]
+        header["model.layers.3.self_attn.another.weight"] = header.pop("model.layers.3.self_attn.q_proj.weight")
 
     def nan(header, body):
         at = header["model.layers.0.mlp.gate.weight"]["data_offsets"][0]
