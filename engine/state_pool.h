@@ -1,5 +1,5 @@
 /* state_pool.h - the recurrent states of one model's linear-attention layers: a slot holds one sequence's state of all of them.
- * Layout   for each linear layer delta [n_slots, n_v_heads, k_dim, v_dim] and conv [n_slots, n_channels, conv_width - 1], fp32, allocated once at open.
+ * Layout   for each linear layer delta [n_slots, n_v_heads, k_dim, v_dim] and conv [n_slots, conv_width - 1, n_channels], fp32, allocated once at open.
  * Threads  belongs to the engine thread. */
 #ifndef ENGINE_STATE_POOL_H
 #define ENGINE_STATE_POOL_H

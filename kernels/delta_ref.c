@@ -8,12 +8,15 @@ void ref_conv_silu(double *y, const float *x, int32_t x_stride, const weight *w,
 {
     for (int32_t r = 0; r < b->n_rows; r++)
         for (int32_t c = 0; c < n_channels; c++) {
-            double *past = state + ((size_t)b->state_slots[b->seq_of_row[r]] * (size_t)n_channels + (size_t)c) * (size_t)(width - 1), sum = 0.0;
+            double *past = state + (size_t)b->state_slots[b->seq_of_row[r]] * (size_t)(width - 1) * (size_t)n_channels + c, sum = 0.0;
             double now = (double)x[(size_t)r * (size_t)x_stride + (size_t)c];
-            if (b->positions[r] == 0) memset(past, 0, (size_t)(width - 1) * sizeof *past);
-            for (int32_t t = 0; t < width; t++) sum += ref_weight(w, (size_t)c * (size_t)width + (size_t)t) * (t < width - 1 ? past[t] : now);
+            for (int32_t t = 0; t < width; t++) {
+                double *before = past + (size_t)t * (size_t)n_channels;          /* the input of width - 1 - t rows ago, for t < width - 1 */
+                if (t < width - 1 && b->positions[r] == 0) *before = 0.0;
+                sum += ref_weight(w, (size_t)c * (size_t)width + (size_t)t) * (t < width - 1 ? *before : now);
+            }
+            for (int32_t t = 0; t < width - 1; t++) past[(size_t)t * (size_t)n_channels] = t < width - 2 ? past[(size_t)(t + 1) * (size_t)n_channels] : now;
             y[(size_t)r * (size_t)n_channels + (size_t)c] = ref_silu(sum);
-            for (int32_t t = 0; t < width - 1; t++) past[t] = t < width - 2 ? past[t + 1] : now;
         }
 }
 

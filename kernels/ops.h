@@ -77,7 +77,7 @@ struct ops {
     void (*attention)(ops *o, float *out, const float *q, int32_t q_stride, int32_t q_head_stride, int32_t n_heads, const ops_kv *kv, float scale, int32_t window, const ops_batch *b);
     /* x[r, h, i] *= sigmoid(gate[r, h, i]); gate heads lie gate_head_stride apart */
     void (*sigmoid_gate)(ops *o, float *x, const float *gate, int32_t gate_stride, int32_t gate_head_stride, int32_t n_heads, int32_t head_dim, int32_t n_rows);
-    /* y = silu(causal_conv1d(x)) over n_channels with kernel width `width` (w [n_channels, width]); state [slot, n_channels, width - 1] holds the inputs
+    /* y = silu(causal_conv1d(x)) over n_channels with kernel width `width` (w [n_channels, width]); state [slot, width - 1, n_channels] holds the inputs
      * before the first row (zeros at position 0: the op clears it itself) and is advanced; y may not be x */
     void (*conv_silu)(ops *o, float *y, const float *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width, const ops_batch *b);
     /* Gated delta rule (Yang et al. 2024, arXiv:2412.06464). qkv [n_rows, 2 * n_k_heads * dk + n_v_heads * dv] after conv: q and k are l2-normalized per

@@ -19,7 +19,7 @@
 #define PV_Q 4
 #define PV_D 4
 #elif defined(LANES_AVX2)
-#define PV_Q 3
+#define PV_Q 2
 #define PV_D 2
 #else
 #define PV_Q 1
@@ -69,32 +69,37 @@ INLINE void pv_columns(float (*o)[OPS_HEAD_DIM_MAX], const float (*p)[TILE], con
     if (lo >= hi) return;
     int32_t d = 0;
     for (; d + PV_D * LANES <= head_dim; d += PV_D * LANES) pv(o, p, v, head_dim, lo, hi, d, Q, PV_D, LANES);
+#if PV_D > 2
+    for (; d + 2 * LANES <= head_dim; d += 2 * LANES) pv(o, p, v, head_dim, lo, hi, d, Q, 2, LANES);
+#endif
     for (; d < head_dim; d += LANES) pv(o, p, v, head_dim, lo, hi, d, Q, 1, head_dim - d);
 }
 
-static void pv_one(float (*o)[OPS_HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, int32_t lo, int32_t hi)
+static void pv_group(float (*o)[OPS_HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, int32_t lo, int32_t hi, int32_t n)
 {
-    pv_columns(o, p, v, head_dim, lo, hi, 1);
+    switch (n) {
+    case 1: pv_columns(o, p, v, head_dim, lo, hi, 1); break;
+#if PV_Q > 2
+    case 2: pv_columns(o, p, v, head_dim, lo, hi, 2); break;
+#endif
+    default: pv_columns(o, p, v, head_dim, lo, hi, PV_Q); break;
+    }
 }
 
 /* Queries [0, n) with ranges lo[i], hi[i] in the tile: the range they all share together, what lies before and after it one by one. */
 static void pv_tile(float (*o)[OPS_HEAD_DIM_MAX], const float (*p)[TILE], const float *v, int32_t head_dim, const int32_t *lo, const int32_t *hi, int32_t n)
 {
-    for (int32_t i = 0; i < n; ) {
-        int32_t group = n - i >= PV_Q ? PV_Q : 1, from = lo[i], to = hi[i];
+    for (int32_t i = 0, group; i < n; i += group) {
+        int32_t from = lo[i], to = hi[i];
+        group = n - i >= PV_Q ? PV_Q : n - i >= 2 && PV_Q > 2 ? 2 : 1;
         for (int32_t g = 1; g < group; g++) {
             if (lo[i + g] > from) from = lo[i + g];
             if (hi[i + g] < to) to = hi[i + g];
         }
-        if (group == 1 || from >= to) {
-            pv_one(o + i, p + i, v, head_dim, lo[i], hi[i]);
-            i++;
-            continue;
-        }
-        for (int32_t g = 0; g < group; g++) pv_one(o + i + g, p + i + g, v, head_dim, lo[i + g], from);
-        pv_columns(o + i, p + i, v, head_dim, from, to, PV_Q);
-        for (int32_t g = 0; g < group; g++) pv_one(o + i + g, p + i + g, v, head_dim, to, hi[i + g]);
-        i += group;
+        if (from >= to) group = 1, from = lo[i], to = hi[i];
+        for (int32_t g = 0; g < group; g++) pv_group(o + i + g, p + i + g, v, head_dim, lo[i + g], from, 1);
+        pv_group(o + i, p + i, v, head_dim, from, to, group);
+        for (int32_t g = 0; g < group; g++) pv_group(o + i + g, p + i + g, v, head_dim, to, hi[i + g], 1);
     }
 }
 

@@ -12,31 +12,27 @@ static void conv_job(const void *arg, int32_t begin, int32_t end)
 {
     const conv_arg *a = arg;
     const ops_batch *b = a->b;
+    size_t n_channels = (size_t)a->n_channels;
     int32_t width = a->width, past = width - 1;
     for (int32_t block = begin; block < end; block++) {
         int32_t c0 = block * LANES, left = a->n_channels - c0 < LANES ? a->n_channels - c0 : LANES;
-        float by_tap[OPS_CONV_WIDTH_MAX][LANES] = { { 0 } };             /* w and state lie channel by channel: turn them */
+        float by_tap[OPS_CONV_WIDTH_MAX][LANES] = { { 0 } };             /* w lies channel by channel: turn it */
         for (int32_t c = 0; c < left; c++)
             for (int32_t t = 0; t < width; t++) by_tap[t][c] = f_one_w(a->w->data, a->w->type, (size_t)(c0 + c) * (size_t)width + (size_t)t);
         for (int32_t s = 0; s < b->n_seqs; s++) {
             if (b->row_begin[s] == b->row_begin[s + 1]) continue;
-            float *state = a->state + ((size_t)b->state_slots[s] * (size_t)a->n_channels + (size_t)c0) * (size_t)past;
-            float before[OPS_CONV_WIDTH_MAX][LANES] = { { 0 } };
-            if (b->positions[b->row_begin[s]] > 0)
-                for (int32_t c = 0; c < left; c++)
-                    for (int32_t t = 0; t < past; t++) before[t][c] = state[c * past + t];
+            float *state = a->state + (size_t)b->state_slots[s] * (size_t)past * n_channels + c0;
+            bool fresh = b->positions[b->row_begin[s]] == 0;
             f32x16 window[OPS_CONV_WIDTH_MAX];
-            for (int32_t t = 0; t < past; t++) window[t] = f_load(before[t]);
+            for (int32_t t = 0; t < past; t++) window[t] = fresh ? f_set(0.0f) : f_take(state + (size_t)t * n_channels, left);
             for (int32_t r = b->row_begin[s]; r < b->row_begin[s + 1]; r++) {
                 window[past] = f_take(a->x + (size_t)r * (size_t)a->x_stride + c0, left);
                 f32x16 sum = f_set(0.0f);
                 for (int32_t t = 0; t < width; t++) sum = f_fma(f_load(by_tap[t]), window[t], sum);
-                f_put(a->y + (size_t)r * (size_t)a->n_channels + c0, f_silu(sum), left);
+                f_put(a->y + (size_t)r * n_channels + c0, f_silu(sum), left);
                 for (int32_t t = 0; t < past; t++) window[t] = window[t + 1];
             }
-            for (int32_t t = 0; t < past; t++) f_store(before[t], window[t]);
-            for (int32_t c = 0; c < left; c++)
-                for (int32_t t = 0; t < past; t++) state[c * past + t] = before[t][c];
+            for (int32_t t = 0; t < past; t++) f_put(state + (size_t)t * n_channels, window[t], left);
         }
     }
 }
@@ -45,19 +41,24 @@ static void cpu_conv_silu(ops *o, float *y, const float *x, int32_t x_stride, co
 {
     FL_ASSERT(width >= 1 && width <= OPS_CONV_WIDTH_MAX && (int64_t)w->n_rows * w->n_cols == (int64_t)n_channels * width);
     conv_arg a = { y, x, x_stride, w, state, n_channels, width, b };
-    cpu_pool_run(((ops_cpu *)o)->pool, (n_channels + LANES - 1) / LANES, (double)(b->n_rows + b->n_seqs) * LANES * (width + 8), conv_job, &a);
+    cpu_pool_run(((ops_cpu *)o)->pool, (n_channels + LANES - 1) / LANES, (double)(b->n_rows + b->n_seqs) * LANES * (2 * width + 8), conv_job, &a);
 }
 
-/* --- gated_delta: one work item is a strip of 64 columns of one head's S in one sequence. A column of S never meets another one, and a strip of
- * [dk, 64] stays in the first-level cache for all rows of the sequence. Sums over dk run upwards with fused multiply-add. --- */
+/* --- gated_delta: S is walked in strips of 64 columns of one head. A column of S never meets another one, and a strip of [dk, 64] stays in the
+ * first-level cache for all rows of the sequence. Sums over dk run upwards with fused multiply-add. A work item is some heads of one sequence: one head,
+ * or sixteen where there are many sequences, whose decay and beta are then computed together. --- */
 
 #define STRIP_VECTORS 4
 #define STRIP (STRIP_VECTORS * LANES)
+#define GATE_ROWS OPS_BLOCK_TOKENS       /* rows of a sequence whose decay and beta are held at a time */
+#define MANY_SEQS 16
 
 typedef struct {
     float *out; const float *qkv, *a, *b_gate; const weight *a_log, *dt_bias; float *state;
-    int32_t n_k_heads, n_v_heads, dk, dv, n_strips; const ops_batch *b;
+    int32_t n_k_heads, n_v_heads, dk, dv, heads_per_item, n_head_items; const ops_batch *b;
 } delta_arg;
+
+typedef struct { float decay[GATE_ROWS][LANES], beta[GATE_ROWS][LANES]; } delta_gates;
 
 /* to = x scale / sqrt(sum x^2 + 1e-6) */
 INLINE void l2_normalize(float *to, const float *x, int32_t n, float scale)
@@ -71,13 +72,17 @@ INLINE void l2_normalize(float *to, const float *x, int32_t n, float scale)
     for (int32_t i = 0; i < n; i += LANES) f_put(to + i, f_mul(f_mul(f_take(x + i, n - i), by), f_set(scale)), n - i);
 }
 
-static float softplus(float x)
+/* decay = exp(-exp(a_log) softplus(a + dt_bias)) and beta = sigmoid(b) of heads [head, head + n) for rows [r0, r1). */
+static void gates_fill(delta_gates *g, const delta_arg *a, int32_t head, int32_t n, int32_t r0, int32_t r1)
 {
-    float tail = fl_log1pf(fl_expf(-fabsf(x)));
-    return x > 0.0f ? x + tail : tail;                               /* NaN: tail is NaN */
+    f32x16 rate = f_exp(f_take_w(a->a_log->data, a->a_log->type, (size_t)head, n));
+    f32x16 bias = f_take_w(a->dt_bias->data, a->dt_bias->type, (size_t)head, n);
+    for (int32_t r = r0; r < r1; r++) {
+        size_t at = (size_t)r * (size_t)a->n_v_heads + (size_t)head;
+        f_store(g->decay[r - r0], f_exp(f_neg(f_mul(rate, f_softplus(f_add(f_take(a->a + at, n), bias))))));
+        f_store(g->beta[r - r0], f_sigmoid(f_take(a->b_gate + at, n)));
+    }
 }
-
-static float sigmoid(float x) { return 1.0f / (1.0f + fl_expf(-x)); }
 
 /* One token on `n` vectors of columns: S = S decay + k (beta (v - (S decay)^T k))^T, out = S^T q; S rows lie dv apart, the last vector has `left` columns. */
 INLINE void delta_step(float *S, int32_t dk, int32_t dv, const float *q, const float *k, const float *v, float *out, float decay, float beta, const int n, int32_t left)
@@ -112,35 +117,26 @@ INLINE void delta_step(float *S, int32_t dk, int32_t dv, const float *q, const f
     for (int j = 0; j < n; j++) f_put(out + j * LANES, sum[j], j == n - 1 ? left : LANES);
 }
 
-static void delta_strip(const delta_arg *a, int32_t seq, int32_t head, int32_t strip)
+/* Rows [r0, r1) of one sequence through one strip of one head. `lane` is the head's in gates. */
+static void delta_strip(const delta_arg *a, float *S, int32_t head, int32_t lane, int32_t c0, int32_t r0, int32_t r1, const delta_gates *gates)
 {
-    const ops_batch *b = a->b;
-    int32_t dk = a->dk, dv = a->dv, c0 = strip * STRIP, columns = dv - c0 < STRIP ? dv - c0 : STRIP;
-    int32_t n = (columns + LANES - 1) / LANES, left = columns - (n - 1) * LANES;
+    int32_t dk = a->dk, dv = a->dv, columns = dv - c0 < STRIP ? dv - c0 : STRIP, n = (columns + LANES - 1) / LANES, left = columns - (n - 1) * LANES;
     size_t key_head = (size_t)(head / (a->n_v_heads / a->n_k_heads)), n_keys = (size_t)a->n_k_heads * (size_t)dk;
     size_t row_floats = 2 * n_keys + (size_t)a->n_v_heads * (size_t)dv;
-    float *S = a->state + ((size_t)b->state_slots[seq] * (size_t)a->n_v_heads + (size_t)head) * (size_t)dk * (size_t)dv + c0;
-    float rate = -fl_expf(f_one_w(a->a_log->data, a->a_log->type, (size_t)head));
-    float bias = f_one_w(a->dt_bias->data, a->dt_bias->type, (size_t)head);
     float q_scale = 1.0f / sqrtf((float)dk);
     float q[OPS_DELTA_K_MAX], k[OPS_DELTA_K_MAX];
-
-    if (b->row_begin[seq] == b->row_begin[seq + 1]) return;
-    if (b->positions[b->row_begin[seq]] == 0)
-        for (int32_t i = 0; i < dk; i++) memset(S + (size_t)i * (size_t)dv, 0, (size_t)columns * sizeof *S);
-    for (int32_t r = b->row_begin[seq]; r < b->row_begin[seq + 1]; r++) {
+    for (int32_t r = r0; r < r1; r++) {
         const float *row = a->qkv + (size_t)r * row_floats;
-        size_t at = (size_t)r * (size_t)a->n_v_heads + (size_t)head;
         l2_normalize(q, row + key_head * (size_t)dk, dk, q_scale);
         l2_normalize(k, row + n_keys + key_head * (size_t)dk, dk, 1.0f);
         const float *v = row + 2 * n_keys + (size_t)head * (size_t)dv + c0;
-        float *out = a->out + at * (size_t)dv + c0;
-        float decay = fl_expf(rate * softplus(a->a[at] + bias)), beta = sigmoid(a->b_gate[at]);
+        float *out = a->out + ((size_t)r * (size_t)a->n_v_heads + (size_t)head) * (size_t)dv + c0;
+        float decay = gates->decay[r - r0][lane], beta = gates->beta[r - r0][lane];
         switch (n) {
-        case 1: delta_step(S, dk, dv, q, k, v, out, decay, beta, 1, left); break;
-        case 2: delta_step(S, dk, dv, q, k, v, out, decay, beta, 2, left); break;
-        case 3: delta_step(S, dk, dv, q, k, v, out, decay, beta, 3, left); break;
-        default: delta_step(S, dk, dv, q, k, v, out, decay, beta, 4, left); break;
+        case 1: delta_step(S + c0, dk, dv, q, k, v, out, decay, beta, 1, left); break;
+        case 2: delta_step(S + c0, dk, dv, q, k, v, out, decay, beta, 2, left); break;
+        case 3: delta_step(S + c0, dk, dv, q, k, v, out, decay, beta, 3, left); break;
+        default: delta_step(S + c0, dk, dv, q, k, v, out, decay, beta, 4, left); break;
         }
     }
 }
@@ -148,9 +144,21 @@ static void delta_strip(const delta_arg *a, int32_t seq, int32_t head, int32_t s
 static void delta_job(const void *arg, int32_t begin, int32_t end)
 {
     const delta_arg *a = arg;
+    const ops_batch *b = a->b;
+    size_t head_floats = (size_t)a->dk * (size_t)a->dv;
+    delta_gates gates;
     for (int32_t item = begin; item < end; item++) {
-        int32_t strip = item % a->n_strips, rest = item / a->n_strips;
-        delta_strip(a, rest / a->n_v_heads, rest % a->n_v_heads, strip);
+        int32_t seq = item / a->n_head_items, first = item % a->n_head_items * a->heads_per_item, last = b->row_begin[seq + 1];
+        int32_t n_heads = a->n_v_heads - first < a->heads_per_item ? a->n_v_heads - first : a->heads_per_item;
+        float *S = a->state + ((size_t)b->state_slots[seq] * (size_t)a->n_v_heads + (size_t)first) * head_floats;
+        if (b->row_begin[seq] == last) continue;
+        if (b->positions[b->row_begin[seq]] == 0) memset(S, 0, (size_t)n_heads * head_floats * sizeof *S);
+        for (int32_t r = b->row_begin[seq]; r < last; r += GATE_ROWS) {
+            int32_t r1 = r + GATE_ROWS < last ? r + GATE_ROWS : last;
+            gates_fill(&gates, a, first, n_heads, r, r1);
+            for (int32_t h = 0; h < n_heads; h++)
+                for (int32_t c = 0; c < a->dv; c += STRIP) delta_strip(a, S + (size_t)h * head_floats, first + h, h, c, r, r1, &gates);
+        }
     }
 }
 
@@ -159,9 +167,10 @@ static void cpu_gated_delta(ops *o, float *out, const float *qkv, const float *a
 {
     FL_ASSERT(n_k_heads >= 1 && n_v_heads % n_k_heads == 0 && dk >= 1 && dk <= OPS_DELTA_K_MAX && dv >= 1);
     FL_ASSERT(a_log->n_rows * a_log->n_cols == n_v_heads && dt_bias->n_rows * dt_bias->n_cols == n_v_heads);
-    delta_arg arg = { out, qkv, a, b_gate, a_log, dt_bias, state, n_k_heads, n_v_heads, dk, dv, (dv + STRIP - 1) / STRIP, b };
+    delta_arg arg = { out, qkv, a, b_gate, a_log, dt_bias, state, n_k_heads, n_v_heads, dk, dv, b->n_seqs >= MANY_SEQS ? LANES : 1, 0, b };
+    arg.n_head_items = (n_v_heads + arg.heads_per_item - 1) / arg.heads_per_item;
     if (b->n_rows == 0) return;
-    int32_t n_items = b->n_seqs * n_v_heads * arg.n_strips;
+    int32_t n_items = b->n_seqs * arg.n_head_items;
     cpu_pool_run(((ops_cpu *)o)->pool, n_items, 4.0 * dk * dv * n_v_heads * b->n_rows / n_items, delta_job, &arg);
 }
 

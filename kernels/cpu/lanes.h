@@ -14,6 +14,18 @@
 
 #define INLINE static inline __attribute__((always_inline, unused))
 
+INLINE float    float_of_bits(uint32_t u) { float f; memcpy(&f, &u, sizeof f); return f; }
+INLINE uint32_t bits_of_float(float f) { uint32_t u; memcpy(&u, &f, sizeof u); return u; }
+
+/* Exact: every f16 is an fp32. A subnormal is its integer times 2^-24. */
+INLINE float float_of_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
+    if (rest < 0x0400u) return float_of_bits(sign | bits_of_float((float)rest * 0x1p-24f));
+    if (rest >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | rest << 13);
+    return float_of_bits(sign | ((rest << 13) + 0x38000000u));
+}
+
 #if defined(LANES_AVX512)
 #include <immintrin.h>
 #define LANES 16
@@ -193,9 +205,6 @@ typedef struct { uint32_t v[LANES]; } u32x16;
 typedef struct { uint32_t v[LANES]; } m16;
 #define LANES_EACH for (int32_t l = 0; l < LANES; l++)
 
-INLINE float    float_of_bits(uint32_t u) { float f; memcpy(&f, &u, sizeof f); return f; }
-INLINE uint32_t bits_of_float(float f) { uint32_t u; memcpy(&u, &f, sizeof u); return u; }
-
 INLINE f32x16 f_set(float v) { f32x16 r; LANES_EACH r.v[l] = v; return r; }
 INLINE f32x16 f_load(const float *p) { f32x16 r; memcpy(&r, p, sizeof r); return r; }
 INLINE void   f_store(float *p, f32x16 v) { memcpy(p, &v, sizeof v); }
@@ -223,14 +232,6 @@ INLINE u32x16 u_left23(u32x16 a) { LANES_EACH a.v[l] <<= 23; return a; }
 INLINE u32x16 u_half(u32x16 a) { LANES_EACH a.v[l] = (a.v[l] >> 1) | (a.v[l] & 0x80000000u); return a; }
 
 #if !defined(LANES_ONE)
-/* Exact: every f16 is an fp32. A subnormal is its integer times 2^-24. */
-INLINE float float_of_f16(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
-    if (rest < 0x0400u) return float_of_bits(sign | bits_of_float((float)rest * 0x1p-24f));
-    if (rest >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | rest << 13);
-    return float_of_bits(sign | ((rest << 13) + 0x38000000u));
-}
 INLINE f32x16 f_load_bf16(const void *p)
 {
     uint16_t h[LANES];
@@ -287,9 +288,12 @@ INLINE f32x16 f_take_w(const void *base, dtype t, size_t at, int32_t left)
 /* One stored element as fp32. */
 INLINE float f_one_w(const void *base, dtype t, size_t at)
 {
-    float lanes[LANES];
-    f_store(lanes, f_take_w(base, t, at, 1));
-    return lanes[0];
+    const char *p = (const char *)base + at * dtype_bytes(t);
+    uint16_t h;
+    uint32_t u;
+    if (t == DTYPE_F32) { memcpy(&u, p, sizeof u); return float_of_bits(u); }
+    memcpy(&h, p, sizeof h);
+    return t == DTYPE_F16 ? float_of_f16(h) : float_of_bits((uint32_t)h << 16);
 }
 
 /* out[i] = f_sum(v[i]) for i < n, n known at compile time: many sums share their shuffles, each keeps its tree. */

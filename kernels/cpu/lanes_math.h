@@ -1,4 +1,4 @@
-/* lanes_math.h - exp, tanh, sigmoid and silu of sixteen lanes. Errors: exp and tanh below 2 ulp (tests/unit/ops_math_test.c).
+/* lanes_math.h - exp, tanh, softplus, sigmoid and silu of sixteen lanes. Errors: exp and tanh below 2 ulp (tests/unit/ops_math_test.c).
  * Included after lanes.h; fl_expf and fl_tanhf are these with one lane, so they give the lanes' bits. */
 #ifndef KERNELS_CPU_LANES_MATH_H
 #define KERNELS_CPU_LANES_MATH_H
@@ -42,6 +42,19 @@ INLINE f32x16 f_tanh(f32x16 x)
     f32x16 small = f_fma(f_mul(z, p), a, a);
     f32x16 large = f_sub(f_set(1.0f), f_div(f_set(2.0f), f_add(f_exp(f_add(a, a)), f_set(1.0f))));
     return f_of(u_or(u_of(f_pick(f_less(a, f_set(0.625f)), small, large)), sign));
+}
+
+/* log(1 + e^x) = max(x, 0) + log(1 + u), u = e^-|x| in [0, 1]; log(1 + u) = 2 atanh(s), s = u / (2 + u) <= 1/3. */
+INLINE f32x16 f_softplus(f32x16 x)
+{
+    f32x16 u = f_exp(f_of(u_or(u_of(x), u_set(0x80000000u))));
+    f32x16 s = f_div(u, f_add(u, f_set(2.0f))), z = f_mul(s, s);
+    f32x16 p = f_set(0.24300937f);
+    p = f_fma(p, z, f_set(0.21427657f));
+    p = f_fma(p, z, f_set(0.28616884f));
+    p = f_fma(p, z, f_set(0.39998877f));
+    p = f_fma(p, z, f_set(0.66666675f));
+    return f_add(f_max(x, f_set(0.0f)), f_fma(f_mul(s, z), p, f_add(s, s)));
 }
 
 INLINE f32x16 f_neg(f32x16 x) { return f_sub(f_set(-0.0f), x); }
