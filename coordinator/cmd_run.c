@@ -66,8 +66,8 @@ static fl_status is_the_world(fl_err *err)
 static fl_status make_endpoint(run *r, fl_err *err)
 {
     const char *tmp = getenv("TMPDIR");
-    if (!tmp || strlen(tmp) > 40 || snprintf(r->ipc_dir, sizeof r->ipc_dir, "%s/tokenfleet-XXXXXX", tmp) < 0 || !mkdtemp(r->ipc_dir)) {
-        snprintf(r->ipc_dir, sizeof r->ipc_dir, "/tmp/tokenfleet-XXXXXX");       /* a socket's path has 107 bytes at most */
+    if (!tmp || strlen(tmp) > 40 || snprintf(r->ipc_dir, sizeof r->ipc_dir, "%s/" DAEMON_SOCKET_DIR "XXXXXX", tmp) < 0 || !mkdtemp(r->ipc_dir)) {
+        snprintf(r->ipc_dir, sizeof r->ipc_dir, "/tmp/" DAEMON_SOCKET_DIR "XXXXXX");       /* a socket's path has 107 bytes at most */
         if (!mkdtemp(r->ipc_dir)) {
             int error = errno;
             r->ipc_dir[0] = '\0';

@@ -135,7 +135,7 @@ int cmd_submit(int argc, char **argv)
 /* Nobody holds the spool: a coordinator of our own for a moment, at a socket that nobody knows. */
 static fl_status cancel_in_spool(job_source *source, fl_err *err)
 {
-    char dir[] = "/tmp/tokenfleet-XXXXXX", endpoint[64], *spool_of = strdup(spool_dir(source->spool)), *out = job_source_output(source, false), *errors = job_source_output(source, true);
+    char dir[] = "/tmp/" DAEMON_SOCKET_DIR "XXXXXX", endpoint[64], *spool_of = strdup(spool_dir(source->spool)), *out = job_source_output(source, false), *errors = job_source_output(source, true);
     coord_daemon *d = NULL;
     job_id id = source->id;
     bool is_run = source->out[0] != '\0';

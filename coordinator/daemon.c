@@ -693,10 +693,30 @@ static fl_status replay_spool(coord_daemon *d, fl_err *err)
     return st;
 }
 
+/* A `run` that was killed left its socket's folder; we hold the spool, so nobody uses it. */
+static void remove_old_socket(const char *endpoint_path, const char *own)
+{
+    char old[300];
+    FILE *file = fopen(endpoint_path, "re");
+    if (!file) return;
+    old[fread(old, 1, sizeof old - 1, file)] = '\0';
+    fclose(file);
+    char *slash = strrchr(old, '/');
+    if (strcmp(old, own) == 0 || strncmp(old, "ipc://", 6) != 0 || !slash || strcmp(slash, "/s") != 0) return;
+    *slash = '\0';
+    const char *name = strrchr(old, '/');
+    if (!name || strncmp(name, "/" DAEMON_SOCKET_DIR, strlen("/" DAEMON_SOCKET_DIR)) != 0) return;
+    *slash = '/';
+    unlink(old + 6);
+    *slash = '\0';
+    rmdir(old + 6);
+}
+
 static fl_status announce_endpoint(coord_daemon *d, fl_err *err)
 {
     char *path = spool_path(d->spool, DAEMON_ENDPOINT_FILE);
     const char *endpoint = transport_endpoint(d->transport);
+    if (path) remove_old_socket(path, endpoint);
     fl_status st = path ? job_store_write_file(path, endpoint, strlen(endpoint), err) : fl_fail(err, FL_FULL, "no memory for a path");
     free(path);
     return st;
