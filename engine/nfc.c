@@ -13,26 +13,96 @@ static size_t inert_prefix(const uint8_t *text, size_t n_bytes)
     return i;
 }
 
+#define NFC_OPTIONS (UTF8PROC_STABLE | UTF8PROC_COMPOSE)
+#define RUN_SHORT 32
+
+static uint8_t class_of(int32_t c) { return (uint8_t)utf8proc_get_property(c)->combining_class; }
+
+/* Canonical order: the marks of a run by combining class, those of one class as they came. `spare` has room for a run above RUN_SHORT. */
+static void order_run(int32_t *run, size_t n, int32_t *spare)
+{
+    if (n <= RUN_SHORT) {
+        for (size_t i = 1; i < n; i++) {
+            int32_t c = run[i];
+            size_t j = i;
+            for (; j > 0 && class_of(run[j - 1]) > class_of(c); j--) run[j] = run[j - 1];
+            run[j] = c;
+        }
+        return;
+    }
+    size_t at[257] = { 0 };
+    for (size_t i = 0; i < n; i++) at[class_of(run[i]) + 1]++;
+    for (int k = 0; k < 256; k++) at[k + 1] += at[k];
+    for (size_t i = 0; i < n; i++) spare[at[class_of(run[i])]++] = run[i];
+    memcpy(run, spare, n * sizeof *run);
+}
+
+static fl_status order_marks(int32_t *c, size_t n, fl_err *err)
+{
+    int32_t *spare = NULL;
+    size_t room = RUN_SHORT;
+    for (size_t i = 0; i < n; i++) {
+        size_t begin = i;
+        while (i < n && class_of(c[i]) > 0) i++;
+        if (i - begin > room) {
+            free(spare);
+            room = 2 * (i - begin);
+            if (!(spare = malloc(room * sizeof *spare))) return fl_fail(err, FL_FULL, "tokenizer: no memory to normalize a text");
+        }
+        if (i - begin > 1) order_run(c + begin, i - begin, spare);
+    }
+    free(spare);
+    return FL_OK;
+}
+
+/* The decomposed characters of text[0 .. n_bytes), ordered, at *out (malloc'ed, a byte more than they need: utf8proc encodes in place). utf8proc_map does the same
+ * but orders marks by swapping neighbours: a megabyte of them took ten minutes. */
+static fl_status decompose(const uint8_t *text, size_t n_bytes, int32_t **out, size_t *n_out, fl_err *err)
+{
+    size_t n = 0, capacity = n_bytes + 32;
+    int32_t *made = malloc(capacity * sizeof *made + 1);
+    for (size_t i = 0; made && i < n_bytes;) {
+        int32_t c = (int32_t)utf8_next(text, &i);
+        utf8proc_ssize_t more = utf8proc_decompose_char(c, made + n, (utf8proc_ssize_t)(capacity - n), NFC_OPTIONS, NULL);
+        if (more < 0) { free(made); return fl_fail(err, FL_INVALID, "tokenizer: normalization failed: %s", utf8proc_errmsg(more)); }
+        if ((size_t)more > capacity - n) {               /* nothing is sure to be written: again with more room */
+            capacity = 2 * capacity + (size_t)more;
+            int32_t *grown = realloc(made, capacity * sizeof *made + 1);
+            if (!grown) { free(made); made = NULL; break; }
+            made = grown;
+            utf8proc_decompose_char(c, made + n, (utf8proc_ssize_t)(capacity - n), NFC_OPTIONS, NULL);
+        }
+        n += (size_t)more;
+    }
+    if (!made) return fl_fail(err, FL_FULL, "tokenizer: no memory to normalize a text");
+    fl_status st = order_marks(made, n, err);
+    if (st != FL_OK) { free(made); return st; }
+    *out = made;
+    *n_out = n;
+    return FL_OK;
+}
+
 /* Append the normal form of text[0 .. n_bytes), which holds no young character. */
 static fl_status append_normal(const uint8_t *text, size_t n_bytes, uint8_t **out, size_t *n_out, size_t *capacity, fl_err *err)
 {
-    utf8proc_uint8_t *normal = NULL;
-    utf8proc_ssize_t n = 0;
-    if (n_bytes > 0) {
-        n = utf8proc_map(text, (utf8proc_ssize_t)n_bytes, &normal, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-        if (n < 0) return fl_fail(err, n == UTF8PROC_ERROR_NOMEM ? FL_FULL : FL_INVALID, "tokenizer: normalization failed: %s", utf8proc_errmsg(n));
-    }
+    int32_t *characters = NULL;
+    size_t n_characters = 0;
+    fl_status st = decompose(text, n_bytes, &characters, &n_characters, err);
+    if (st != FL_OK) return st;
+    utf8proc_ssize_t n = utf8proc_reencode(characters, (utf8proc_ssize_t)n_characters, NFC_OPTIONS);
+    if (n < 0) { st = fl_fail(err, FL_INVALID, "tokenizer: normalization failed: %s", utf8proc_errmsg(n)); goto done; }
     size_t want = *n_out + (size_t)n + 4;                /* 4: the young character that may follow */
     if (want > *capacity) {
         uint8_t *grown = realloc(*out, want * 2);
-        if (!grown) { free(normal); return fl_fail(err, FL_FULL, "tokenizer: no memory to normalize a text"); }
+        if (!grown) { st = fl_fail(err, FL_FULL, "tokenizer: no memory to normalize a text"); goto done; }
         *out = grown;
         *capacity = want * 2;
     }
-    if (n > 0) memcpy(*out + *n_out, normal, (size_t)n);
+    if (n > 0) memcpy(*out + *n_out, characters, (size_t)n);
     *n_out += (size_t)n;
-    free(normal);
-    return FL_OK;
+done:
+    free(characters);
+    return st;
 }
 
 fl_status nfc_normalize(const uint8_t *text, size_t n_bytes, uint8_t **out, size_t *out_bytes, fl_err *err)
