@@ -138,7 +138,7 @@ def bad_models(folder):
     ]
     tokenizer = write_model(folder, "tokenizer")
     (tokenizer / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {"a": -7}, "merges": []}}')
-    cases.append((tokenizer, "tokenizer.json"))
+    cases.append((tokenizer, "tokenizer"))
     config = write_model(folder, "config")
     (config / "config.json").write_text("{")
     cases.append((config, "config.json"))
