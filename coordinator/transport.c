@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/un.h>
 #include <zmq.h>
+#include "proto/log.h"
 
 #define ENDPOINT_BYTES_MAX 256
 #define QUEUE_MESSAGES 4096                              /* a peer that reads nothing may hold so many */
@@ -25,15 +26,14 @@ bool transport_peer_equal(const transport_peer *a, const transport_peer *b)
     return a->n == b->n && memcmp(a->bytes, b->bytes, a->n) == 0;
 }
 
-uint64_t transport_raise_file_limit(void)
+/* Each peer takes a descriptor: raise the soft limit of open files to the hard one, and say how many fit. */
+static void raise_file_limit(void)
 {
     struct rlimit limit = { 0 };
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-    if (limit.rlim_cur < limit.rlim_max) {
-        struct rlimit raised = { limit.rlim_max, limit.rlim_max };
-        if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-    }
-    return limit.rlim_cur;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    struct rlimit raised = { limit.rlim_max, limit.rlim_max };
+    if (limit.rlim_cur < limit.rlim_max && setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+    fl_log(FL_LOG_INFO, "%llu open files are allowed: about so many workers and clients fit", (unsigned long long)limit.rlim_cur);
 }
 
 static bool is_loopback(const char *host, size_t n_bytes)
@@ -91,7 +91,7 @@ fl_status transport_open(transport **out, const char *endpoint, fl_err *err)
 {
     fl_status st = transport_check_endpoint(endpoint, err);
     if (st != FL_OK) return st;
-    transport_raise_file_limit();
+    raise_file_limit();
     transport *t = calloc(1, sizeof *t);
     if (!t) return fl_fail(err, FL_FULL, "transport: no memory");
     fl_arena_init(&t->scratch, 64 * 1024, 0);
@@ -137,11 +137,6 @@ void transport_close(transport *t)
 const char *transport_endpoint(const transport *t)
 {
     return t->endpoint;
-}
-
-void *transport_socket(transport *t)
-{
-    return t->socket;
 }
 
 fl_status transport_wait(transport *t, int timeout_ms, bool *ready, fl_err *err)

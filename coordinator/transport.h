@@ -20,11 +20,10 @@ bool transport_peer_equal(const transport_peer *a, const transport_peer *b);
 /* Refuse an endpoint that is neither ipc:// nor tcp:// on loopback (FL_INVALID, with the sentence), or is malformed. */
 fl_status transport_check_endpoint(const char *endpoint, fl_err *err);
 
-/* Bind `endpoint` (checked as above). FL_CONFLICT: in use. */
+/* Bind `endpoint` (checked as above) and allow as many open files as the system lets us. FL_CONFLICT: in use. */
 fl_status transport_open(transport **out, const char *endpoint, fl_err *err);
 void      transport_close(transport *t);                 /* accepts NULL; what was sent gets up to a second to leave */
 const char *transport_endpoint(const transport *t);      /* where it is bound, port 0 resolved */
-void     *transport_socket(transport *t);                /* for zmq_poll */
 
 /* Wait until a message can be read, at most timeout_ms. *ready false after the time or a signal. */
 fl_status transport_wait(transport *t, int timeout_ms, bool *ready, fl_err *err);
@@ -35,8 +34,5 @@ fl_status transport_recv(transport *t, transport_peer *from, wire_msg *msg, fl_a
 
 /* FL_CLOSED: the peer is gone. FL_AGAIN: its queue is full; nothing was sent. */
 fl_status transport_send(transport *t, const transport_peer *to, const wire_msg *msg, fl_err *err);
-
-/* Raise the soft limit of open files to the hard one; each peer over TCP or ipc takes one. Returns the limit. */
-uint64_t transport_raise_file_limit(void);
 
 #endif
