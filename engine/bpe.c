@@ -16,7 +16,7 @@ enum { SHORT_MAX = 48, REBUILT_MAX = 256, TOKEN_BYTES_MAX = 1 << 16, NO_RANK = -
 typedef struct { uint64_t key; int32_t rank, id; } merge_slot;           /* key 0 = empty; else left id + 1 << 32 | right id + 1 */
 
 struct bpe {
-    int32_t n_vocab, n_tokens, n_merges;
+    int32_t n_vocab, n_tokens;
     uint8_t *bytes;                      /* owned; all tokens, back to back */
     uint32_t *begin;                     /* owned [n_vocab + 1] */
     uint8_t *kind;                       /* owned [n_vocab] of TOKEN_ */
@@ -438,4 +438,3 @@ void bpe_close(bpe *b)
 }
 
 int32_t bpe_vocab(const bpe *b) { return b->n_vocab; }
-int32_t bpe_tokens(const bpe *b) { return b->n_tokens; }

@@ -21,7 +21,6 @@ typedef struct { void *memory; size_t n_bytes; } bpe_scratch;          /* memory
 fl_status bpe_open(bpe **out, const json_t *model, fl_err *err);
 void      bpe_close(bpe *b);                     /* accepts NULL */
 int32_t   bpe_vocab(const bpe *b);               /* largest id + 1 */
-int32_t   bpe_tokens(const bpe *b);              /* how many tokens the vocabulary lists */
 
 /* The bytes a token stands for (a token that is not written in the byte alphabet stands for its own UTF-8); *n_bytes 0 for an id without a token. */
 const uint8_t *bpe_token(const bpe *b, int32_t id, size_t *n_bytes);

@@ -53,7 +53,6 @@ void scheduler_close(scheduler *s)
 }
 
 int32_t scheduler_resident(const scheduler *s) { return s->n_resident; }
-int32_t scheduler_waiting(const scheduler *s) { return s->n_waiting; }
 uint64_t scheduler_preemptions(const scheduler *s) { return s->n_preemptions; }
 
 static bool is_older(const sequence *a, const sequence *b)

@@ -52,7 +52,6 @@ fl_status scheduler_plan(scheduler *s, const plan_entry **entries, int32_t *n, f
 fl_status scheduler_fork(scheduler *s, const sequence *from, sequence *const *children, int32_t n, fl_err *err);
 
 int32_t  scheduler_resident(const scheduler *s);
-int32_t  scheduler_waiting(const scheduler *s);
 uint64_t scheduler_preemptions(const scheduler *s);
 
 #endif

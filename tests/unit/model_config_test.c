@@ -188,6 +188,8 @@ static void missing_folder_is_named(void **state)
     fl_err err;
     assert_int_equal(model_config_read(&c, "/nowhere/at/all", &err), FL_NOT_FOUND);
     assert_non_null(strstr(err.text, "/nowhere/at/all has no config.json"));
+    assert_int_equal(model_config_read(&c, TESTS_DIR "/CMakeLists.txt", &err), FL_NOT_FOUND);    /* a file where a folder belongs */
+    assert_non_null(strstr(err.text, "CMakeLists.txt has no config.json; name a model directory"));
 }
 
 int main(void)
