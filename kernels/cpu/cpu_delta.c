@@ -48,7 +48,11 @@ static void cpu_conv_silu(ops *o, float *y, const float *x, int32_t x_stride, co
  * first-level cache for all rows of the sequence. Sums over dk run upwards with fused multiply-add. A work item is some heads of one sequence: one head,
  * or sixteen where there are many sequences, whose decay and beta are then computed together. --- */
 
+#if defined(LANES_SCALAR)
+#define STRIP_VECTORS 1
+#else
 #define STRIP_VECTORS 4
+#endif
 #define STRIP (STRIP_VECTORS * LANES)
 #define GATE_ROWS OPS_BLOCK_TOKENS       /* rows of a sequence whose decay and beta are held at a time */
 #define MANY_SEQS 16
@@ -134,9 +138,11 @@ static void delta_strip(const delta_arg *a, float *S, int32_t head, int32_t lane
         float decay = gates->decay[r - r0][lane], beta = gates->beta[r - r0][lane];
         switch (n) {
         case 1: delta_step(S + c0, dk, dv, q, k, v, out, decay, beta, 1, left); break;
+#if STRIP_VECTORS > 1
         case 2: delta_step(S + c0, dk, dv, q, k, v, out, decay, beta, 2, left); break;
         case 3: delta_step(S + c0, dk, dv, q, k, v, out, decay, beta, 3, left); break;
         default: delta_step(S + c0, dk, dv, q, k, v, out, decay, beta, 4, left); break;
+#endif
         }
     }
 }

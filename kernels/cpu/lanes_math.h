@@ -5,9 +5,15 @@
 
 #include "kernels/cpu/lanes.h"
 
+#if defined(LANES_SCALAR)                /* sixteen scalar exps in a row, in every loop, would only make compiling slow */
+#define MATH static __attribute__((noinline, unused))
+#else
+#define MATH INLINE
+#endif
+
 /* e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2. Below -104 and above 89 the result is 0 and inf already, so x is clamped there first (a NaN
  * passes: f_max and f_min return their second operand). 2^n is applied in two halves, so that n = 128 and subnormal results need no branch. */
-INLINE f32x16 f_exp(f32x16 x)
+MATH f32x16 f_exp(f32x16 x)
 {
     x = f_min(f_set(89.0f), f_max(f_set(-104.0f), x));
     f32x16 magic = f_set(0x1.8p23f);                                 /* adding it rounds to an integer, which is then in the low bits */
@@ -28,7 +34,7 @@ INLINE f32x16 f_exp(f32x16 x)
 }
 
 /* Below 0.625 an odd polynomial; from there 1 - 2 / (e^2|x| + 1) with the sign put back. */
-INLINE f32x16 f_tanh(f32x16 x)
+MATH f32x16 f_tanh(f32x16 x)
 {
     u32x16 sign = u_and(u_of(x), u_set(0x80000000u));
     f32x16 a = f_of(u_and(u_of(x), u_set(0x7fffffffu)));
@@ -45,7 +51,7 @@ INLINE f32x16 f_tanh(f32x16 x)
 }
 
 /* log(1 + e^x) = max(x, 0) + log(1 + u), u = e^-|x| in [0, 1]; log(1 + u) = 2 atanh(s), s = u / (2 + u) <= 1/3. */
-INLINE f32x16 f_softplus(f32x16 x)
+MATH f32x16 f_softplus(f32x16 x)
 {
     f32x16 u = f_exp(f_of(u_or(u_of(x), u_set(0x80000000u))));
     f32x16 s = f_div(u, f_add(u, f_set(2.0f))), z = f_mul(s, s);
@@ -58,7 +64,7 @@ INLINE f32x16 f_softplus(f32x16 x)
 }
 
 INLINE f32x16 f_neg(f32x16 x) { return f_sub(f_set(-0.0f), x); }
-INLINE f32x16 f_sigmoid(f32x16 x) { return f_div(f_set(1.0f), f_add(f_set(1.0f), f_exp(f_neg(x)))); }
-INLINE f32x16 f_silu(f32x16 x) { return f_div(x, f_add(f_set(1.0f), f_exp(f_neg(x)))); }
+MATH f32x16 f_sigmoid(f32x16 x) { return f_div(f_set(1.0f), f_add(f_set(1.0f), f_exp(f_neg(x)))); }
+MATH f32x16 f_silu(f32x16 x) { return f_div(x, f_add(f_set(1.0f), f_exp(f_neg(x)))); }
 
 #endif
