@@ -147,7 +147,7 @@ static fl_status make_job(run *r, fl_err *err)
         return st;
     }
     r->job = daemon_job_find(r->daemon, id);
-    if (report.n_bad) fprintf(stderr, "%" PRIu64 " of %" PRIu64 " lines are bad; each gets its line in %s\n", report.n_bad, report.n_rows, r->files.errors);
+    if (report.n_bad) fprintf(stderr, "%" PRIu64 " of %" PRIu64 " lines are bad; each gets its line in %s\n", report.n_bad, report.n_rows, command_shown_path(r->files.errors));
     if (report.unknown_fields[0]) fprintf(stderr, "fields that are not known and do nothing: %s\n", report.unknown_fields);
     return FL_OK;
 }
@@ -346,8 +346,8 @@ static int summarize(run *r)
     double seconds = (double)(daemon_now_ms() - r->began_ms) / 1000, work = r->first_ms && r->ended_ms > r->first_ms ? (double)(r->ended_ms - r->first_ms) / 1000 : 0;
     double tokens_per_s = work > 0 ? (double)tokens / work : 0;
     fprintf(stderr, "%" PRIu64 " rows: %" PRIu64 " completed, %" PRIu64 " failed; %" PRIu64 " tokens in %.1f s (%.0f tokens/s) -> %s\n", c->rows, c->completed, c->failed, tokens,
-            seconds, tokens_per_s, r->files.out);
-    if (c->failed) fprintf(stderr, "the reasons of the failed rows are in %s\n", r->files.errors);
+            seconds, tokens_per_s, command_shown_path(r->files.out));
+    if (c->failed) fprintf(stderr, "the reasons of the failed rows are in %s\n", command_shown_path(r->files.errors));
     if (r->options->as_json) {
         json_t *json = summary_json(r, seconds, tokens_per_s);
         char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;

@@ -1,7 +1,9 @@
 #include "coordinator/commands.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 #include "coordinator/flags.h"
 
 static volatile sig_atomic_t n_signals;
@@ -18,6 +20,14 @@ int command_ended(fl_status status)
     case FL_AGAIN:       return ENDED_INCOMPLETE;
     default:             return ENDED_ENVIRONMENT;
     }
+}
+
+const char *command_shown_path(const char *path)
+{
+    char here[PATH_MAX];
+    if (!getcwd(here, sizeof here)) return path;
+    size_t n = strlen(here);
+    return strncmp(path, here, n) == 0 && path[n] == '/' && path[n + 1] ? path + n + 1 : path;
 }
 
 static void count_signal(int number)

@@ -18,6 +18,9 @@ int cmd_generate(int argc, char **argv);
 /* The exit status that goes with a failure: what the user typed, the world, or a full disk. */
 int command_ended(fl_status status);
 
+/* `path` as people read it: without the current folder in front, where it lies below it. Borrowed from `path`. */
+const char *command_shown_path(const char *path);
+
 /* Count SIGINT and SIGTERM from now on instead of dying of them; command_signals tells how many came. */
 void command_catch_signals(void);
 int  command_signals(void);

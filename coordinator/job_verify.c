@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "coordinator/commands.h"
 #include "coordinator/flags.h"
 #include "coordinator/ledger_verify.h"
 #include "coordinator/output_rows.h"
@@ -221,7 +222,7 @@ int job_verify_print(const json_t *report, const char *command, bool quiet)
     json_array_foreach((json_t *)findings, i, finding) fprintf(stderr, "tokenfleet %s: %s\n", command, json_string_value(finding));
     if (n > (long long)json_array_size(findings)) fprintf(stderr, "tokenfleet %s: and %lld findings more\n", command, n - (long long)json_array_size(findings));
     for (i = 0; i < 2 && !quiet; i++) {
-        if (text_at(files[i], "sha256")[0]) printf("%s  %s\n", text_at(files[i], "sha256"), text_at(files[i], "path"));
+        if (text_at(files[i], "sha256")[0]) printf("%s  %s\n", text_at(files[i], "sha256"), command_shown_path(text_at(files[i], "path")));
     }
     long long rows_open_now = json_integer_value(json_object_get(report, "rows_open")), n_rows = json_integer_value(json_object_get(report, "rows"));
     if (strcmp(state, "broken") == 0) return flags_end(ENDED_ROWS_FAILED, command, "the job is broken: %lld finding%s", n, n == 1 ? "" : "s");
