@@ -4,7 +4,9 @@
 #ifndef FL_STATUS_H
 #define FL_STATUS_H
 
-#include <stdarg.h>
+#ifdef __cplusplus                       /* CUDA sources are C++ */
+extern "C" {
+#endif
 
 /* Retry class: what a coordinator does with an attempt that ended so.
  *   DONE   no failure.          AGAIN  the world may be better later: another attempt is worth it.
@@ -51,4 +53,7 @@ fl_retry    fl_status_retry(fl_status code);
 #define FL_ASSERT(condition) ((condition) ? (void)0 : fl_assert_failed(#condition, __FILE__, __LINE__))
 __attribute__((noreturn)) void fl_assert_failed(const char *condition, const char *file, int line);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "worker/gpu_probe.h"
 
 typedef enum { OPTION_TEXT, OPTION_NUMBER } option_kind;
 typedef struct { const char *name; option_kind kind; const char *value, *help; void *out; int64_t min, max; } option;
@@ -49,13 +50,22 @@ static int set_value(const option *o, const char *text)
     return -1;
 }
 
+/* A GPU is looked for, so that the sentence says what is here; computing on it is for a later release. */
+static int refuse_cuda(const char *number)
+{
+    cuda_device gpu;
+    fl_err err = { 0 };
+    if (strlen(number) > 4) return usage("--device cuda:N takes a GPU's number, not '%.40s'", number);
+    if (gpu_probe((int32_t)strtol(number, NULL, 10), &gpu, &err) == FL_OK)
+        fprintf(stderr, "tokenfleet-worker: GPU %s is an %s (sm_%d), but this release computes on the CPU only: use --device cpu\n", number, gpu.name, gpu.sm);
+    else fprintf(stderr, "tokenfleet-worker: %s\n", err.text);
+    return WORKER_ENDED_ENVIRONMENT;
+}
+
 /* The device and the roles this release has. */
 static int check_device_and_roles(const char *device, const char *roles)
 {
-    if (strncmp(device, "cuda:", 5) == 0 && device[5] && device[5 + strspn(device + 5, "0123456789")] == '\0') {
-        fprintf(stderr, "tokenfleet-worker: this release computes on the CPU only: use --device cpu instead of %.40s\n", device);
-        return WORKER_ENDED_ENVIRONMENT;
-    }
+    if (strncmp(device, "cuda:", 5) == 0 && device[5] && device[5 + strspn(device + 5, "0123456789")] == '\0') return refuse_cuda(device + 5);
     if (strcmp(device, "cpu") != 0) return usage("--device is cpu or cuda:N, not '%.40s'", device);
     if (strcmp(roles, "grade") == 0 || strcmp(roles, "generate,grade") == 0 || strcmp(roles, "grade,generate") == 0)
         return usage("this release grades nothing yet: use --roles generate");

@@ -43,6 +43,9 @@ def usage(folder):
         check("tokenfleet " + command in done.stdout, f"{command} --help shows no example: {done.stdout}")
     check("0." in fleet.call([fleet.TOKENFLEET, "--version"]).stdout, "no version")
     fleet.call([fleet.WORKER, "--connect", "tcp://127.0.0.1:1", "--model", "demo", "--roles", "nonsense"], expect=2)
+    for device, status, words in (("cuda:0", 3, "cpu"), ("cuda:99999999", 2, "number"), ("tpu", 2, "cpu or cuda")):
+        done = fleet.call([fleet.WORKER, "--connect", "tcp://127.0.0.1:1", "--model", "demo", "--device", device], expect=status)
+        check(words in done.stderr, f"--device {device}: {done.stderr}")
 
 
 def job_files(folder):
