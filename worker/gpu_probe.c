@@ -18,7 +18,7 @@ fl_status gpu_probe(int32_t index, cuda_device *out, fl_err *err)
     path[n] = '\0';
     strcpy(strrchr(path, '/') + 1, MODULE_NAME);
     if (access(path, F_OK) != 0)
-        return fl_fail(err, FL_NOT_FOUND, "cuda: this build has no CUDA module (%s beside the program); build with nvcc on PATH, or use --device cpu", MODULE_NAME);
+        return fl_fail(err, FL_NOT_FOUND, "cuda: this build has no CUDA module (%s beside the program); build with nvcc on PATH", MODULE_NAME);
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!module) return fl_fail(err, FL_UNSUPPORTED, "cuda: the module cannot be opened: %s", dlerror());
     probe_function probe = NULL;

@@ -2,6 +2,7 @@
 #include "worker/row_request.h"
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

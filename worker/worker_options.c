@@ -58,7 +58,7 @@ static int refuse_cuda(const char *number)
     if (strlen(number) > 4) return usage("--device cuda:N takes a GPU's number, not '%.40s'", number);
     if (gpu_probe((int32_t)strtol(number, NULL, 10), &gpu, &err) == FL_OK)
         fprintf(stderr, "tokenfleet-worker: GPU %s is an %s (sm_%d), but this release computes on the CPU only: use --device cpu\n", number, gpu.name, gpu.sm);
-    else fprintf(stderr, "tokenfleet-worker: %s\n", err.text);
+    else fprintf(stderr, "tokenfleet-worker: %s; use --device cpu\n", err.text);
     return WORKER_ENDED_ENVIRONMENT;
 }
 
