@@ -1,16 +1,11 @@
 #include "coordinator/daemon.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
-#include "coordinator/background.h"
+#include "coordinator/daemon_state.h"
 #include "coordinator/output_file.h"
-#include "coordinator/peers.h"
-#include "coordinator/service.h"
 #include "proto/detok.h"
 #include "proto/log.h"
 #include "proto/result.h"
@@ -20,43 +15,6 @@
 #define RETRY_MS 3000                                    /* between tries while the disk is full */
 #define PROBE_MS 20
 #define PROBES 50                                        /* after a child died: for one second */
-
-typedef struct { transport_peer to; service_reply reply; uint64_t number; } late_reply;
-
-/* One turn of the core: what it wants, and how much of that was performed. */
-typedef struct turn {
-    action_list list;
-    late_reply *replies; size_t n_replies, replies_capacity;     /* owned; wait for the sync */
-    struct turn *next;
-} turn;
-
-/* What the thread that writes output files works on. */
-typedef struct { stored_job *job; char *dir, *out, *errors; job_counts counts; } output_work;
-
-struct coord_daemon {
-    spool *spool;                        /* owned */
-    journal *journal;                    /* owned */
-    transport *transport;                /* owned */
-    coord *core;                         /* owned */
-    service *service;                    /* owned */
-    stored_job **jobs; size_t n_jobs, jobs_capacity;     /* owned, in submit order */
-    peers peers;
-    turn *now, *spare;                   /* owned; `now` collects this turn's actions */
-    turn *kept_first, *kept_last;        /* owned; turns that wait for room on the disk */
-    uint64_t n_turns;
-    fl_arena messages;
-    int64_t tick_ms, retry_ms, probe_ms;
-    uint32_t beat_ms, term_ms;
-    int probes;
-    bool workers_are_children;
-    char disk_full[480];                 /* "" = it is not */
-    char *out, *errors;                  /* owned; NULL = into the job's folder */
-    background writer;                   /* writes the outputs of one closed job at a time */
-    output_work outputs;
-    char outputs_full[480];              /* "" = there was room for them */
-    int64_t output_retry_ms;
-    daemon_hello hello;
-};
 
 int64_t daemon_now_ms(void)
 {
@@ -81,9 +39,15 @@ stored_job *daemon_job_find(coord_daemon *d, job_id id)
     return NULL;
 }
 
+char *daemon_output_path(const coord_daemon *d, const stored_job *job, bool errors)
+{
+    const char *elsewhere = errors ? d->errors : d->out;
+    return elsewhere ? strdup(elsewhere) : spool_job_path(d->spool, job->id, errors ? JOB_STORE_ERRORS : JOB_STORE_OUT);
+}
+
 /* ---- the core's opinion of a result body ---- */
 
-static bool result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces)
+bool daemon_result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces)
 {
     (void)context;
     size_t n_bytes = 0, at = 0;
@@ -106,14 +70,14 @@ static bool result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pie
 
 /* ---- turns ---- */
 
-static turn *turn_new(void)
+turn *daemon_turn_new(void)
 {
     turn *t = calloc(1, sizeof *t);
     if (t) action_list_init(&t->list);
     return t;
 }
 
-static void turn_free(turn *t)
+void daemon_turn_free(turn *t)
 {
     if (!t) return;
     for (size_t i = 0; i < t->list.appends.n; i++) free(t->list.appends.v[i].body.owner);
@@ -294,7 +258,7 @@ static fl_status perform_turn(coord_daemon *d, fl_err *err)
 {
     turn *t = d->now;
     if (t->list.appends.n + t->list.journal.n + t->list.sends.n + t->n_replies == 0) return FL_OK;
-    turn *next = d->spare ? d->spare : turn_new();
+    turn *next = d->spare ? d->spare : daemon_turn_new();
     if (!next) return fl_fail(err, FL_FULL, "no memory for another turn");
     d->spare = NULL;
     next->list.turn = ++d->n_turns;                      /* the core tells turns apart by it, whichever list they live in */
@@ -329,7 +293,7 @@ static fl_status retry_kept(coord_daemon *d, fl_err *err)
         if (st != FL_OK) return st;
         d->kept_first = t->next;
         if (!d->kept_first) d->kept_last = NULL;
-        turn_free(t);
+        daemon_turn_free(t);
     }
     return set_disk_full(d, "", err);
 }
@@ -472,7 +436,7 @@ static fl_status write_outputs(void *context, fl_err *err)
     return output_file_write(work->dir, work->out, work->errors, &work->counts, err);
 }
 
-static void forget_outputs(output_work *work)
+void daemon_forget_outputs(output_work *work)
 {
     free(work->dir);
     free(work->out);
@@ -489,7 +453,7 @@ static fl_status begin_outputs(coord_daemon *d, stored_job *job, fl_err *err)
     work->errors = daemon_output_path(d, job, true);
     fl_status st = work->dir && work->out && work->errors ? background_start(&d->writer, write_outputs, work, err)
                                                           : fl_fail(err, FL_FULL, "no memory for the output files' names");
-    if (st != FL_OK) forget_outputs(work);
+    if (st != FL_OK) daemon_forget_outputs(work);
     return st;
 }
 
@@ -513,7 +477,7 @@ static fl_status tend_outputs(coord_daemon *d, fl_err *err)
     if (st == FL_AGAIN) return FL_OK;
     if (st == FL_OK) st = job_store_finish(d->outputs.job, &d->outputs.counts, err);
     if (st == FL_OK) d->outputs.job->outputs_due = false;
-    forget_outputs(&d->outputs);
+    daemon_forget_outputs(&d->outputs);
     d->outputs_full[0] = '\0';
     if (st != FL_DISK_FULL) return st;
     snprintf(d->outputs_full, sizeof d->outputs_full, "%s", err->text);
@@ -550,254 +514,4 @@ fl_status daemon_turn(coord_daemon *d, int timeout_ms, fl_err *err)
     if (st == FL_OK) st = perform_turn(d, err);
     if (st == FL_OK) st = tend_outputs(d, err);
     return st;
-}
-
-/* ---- start and end ---- */
-
-static fl_status push_job(coord_daemon *d, stored_job **job, fl_err *err)
-{
-    if (d->n_jobs == d->jobs_capacity) {
-        size_t capacity = d->jobs_capacity ? d->jobs_capacity * 2 : 16;
-        stored_job **grown = realloc(d->jobs, capacity * sizeof *grown);
-        if (!grown) return fl_fail(err, FL_FULL, "no memory for %zu jobs", capacity);
-        d->jobs = grown;
-        d->jobs_capacity = capacity;
-    }
-    d->jobs[d->n_jobs++] = *job;
-    *job = NULL;
-    return FL_OK;
-}
-
-static fl_status read_job(void *context, const journal_job *entry, fl_err *err)
-{
-    coord_daemon *d = context;
-    stored_job *job = NULL;
-    fl_status st = job_store_open(&job, d->spool, entry->id, entry->state, entry->created_s, true, err);
-    if (st == FL_OK && job->state != JOB_OPEN) {         /* its counts are all that is asked for from now on */
-        row_table_close(job->table);
-        job->table = NULL;
-    }
-    if (st == FL_OK) st = push_job(d, &job, err);
-    job_store_close(job);
-    return st;
-}
-
-/* Folders that the journal does not name are halves of an ingest. */
-static fl_status remove_strays(coord_daemon *d, fl_err *err)
-{
-    char *path = spool_path(d->spool, "jobs");
-    DIR *dir = path ? opendir(path) : NULL;
-    fl_status st = dir ? FL_OK : fl_fail_errno(err, errno, "cannot read %s", path ? path : "the spool");
-    for (struct dirent *entry; st == FL_OK && (entry = readdir(dir)); ) {
-        job_id id;
-        if (entry->d_name[0] == '.' || !fl_job_parse(entry->d_name, &id) || daemon_job_find(d, id)) continue;
-        fl_log(FL_LOG_INFO, "%s is half an ingest and is removed", entry->d_name);
-        st = spool_job_remove(d->spool, id, err);
-    }
-    if (dir) closedir(dir);
-    free(path);
-    return st;
-}
-
-static fl_status add_to_core(coord_daemon *d, stored_job *job, fl_err *err)
-{
-    coord_job as = { .id = job->id, .seed = job->settings.seed, .max_context = job->settings.max_context, .now_s = job->settings.now_s,
-                     .defaults = wire_text(job->settings.defaults), .model = wire_text(job->settings.model), .is_pinned = job->is_pinned,
-                     .has_detok = job->has_detok, .fingerprint = wire_text(job->fingerprint), .numerics = wire_text(job->numerics),
-                     .n_vocab = job->n_vocab, .n_tokens = job->counts.tokens };
-    event ev = { .type = EVENT_JOB_ADD, .job = &as, .rows = &job->table };
-    return step(d, &ev, err);
-}
-
-/* A lease whose job is closed: the crash came before its end reached the journal. */
-typedef struct { coord_daemon *d; lease_id *gone; size_t n_gone, capacity; worker_id *workers; size_t n_workers; } restored;
-
-static fl_status note_holder(restored *r, worker_id worker, fl_err *err)
-{
-    for (size_t i = 0; i < r->n_workers; i++) {
-        if (r->workers[i].v == worker.v) return FL_OK;
-    }
-    worker_id *grown = realloc(r->workers, (r->n_workers + 1) * sizeof *grown);
-    if (!grown) return fl_fail(err, FL_FULL, "no memory for %zu workers", r->n_workers + 1);
-    r->workers = grown;
-    r->workers[r->n_workers++] = worker;
-    return FL_OK;
-}
-
-/* The workers of an earlier `run` died with it: what they held is free at once. */
-static fl_status bury_workers(coord_daemon *d, const restored *r, fl_err *err)
-{
-    fl_status st = FL_OK;
-    for (size_t i = 0; d->workers_are_children && st == FL_OK && i < r->n_workers; i++) {
-        event ev = { .type = EVENT_WORKER_GONE, .worker = r->workers[i] };
-        st = step(d, &ev, err);
-        if (st != FL_FULL) st = FL_OK;                   /* one that holds nothing any more is not known */
-    }
-    return st;
-}
-
-static fl_status restore_lease(void *context, lease_id lease, job_id job, worker_id worker, const lease_item *items, uint32_t n_items, fl_err *err)
-{
-    restored *r = context;
-    event ev = { .type = EVENT_LEASE_RESTORE, .lease = lease, .job_id = job, .worker = worker, .items = items, .n_items = n_items };
-    fl_status st = step(r->d, &ev, err);
-    if (st == FL_OK) return note_holder(r, worker, err);
-    if (st == FL_FULL) return st;
-    if (r->n_gone == r->capacity) {
-        size_t capacity = r->capacity ? r->capacity * 2 : 16;
-        lease_id *grown = realloc(r->gone, capacity * sizeof *grown);
-        if (!grown) return fl_fail(err, FL_FULL, "no memory for %zu leases", capacity);
-        r->gone = grown;
-        r->capacity = capacity;
-    }
-    r->gone[r->n_gone++] = lease;
-    return FL_OK;
-}
-
-/* What the ledgers say and the journal does not know yet. */
-static fl_status mend_journal(coord_daemon *d, const restored *leases, fl_err *err)
-{
-    fl_status st = journal_begin(d->journal, err);
-    for (size_t i = 0; st == FL_OK && i < leases->n_gone; i++) {
-        action end = { .type = ACTION_LEASE_END, .lease = leases->gone[i] };
-        st = journal_perform(d->journal, &end, err);
-    }
-    for (size_t i = 0; st == FL_OK && i < d->n_jobs; i++) {
-        action state = { .type = ACTION_JOB_STATE, .job = d->jobs[i]->id, .state = d->jobs[i]->state };
-        if (d->jobs[i]->state != JOB_OPEN) st = journal_perform(d->journal, &state, err);
-    }
-    if (st == FL_OK) st = journal_commit(d->journal, err);
-    if (st != FL_OK) journal_rollback(d->journal);
-    return st;
-}
-
-static fl_status replay_spool(coord_daemon *d, fl_err *err)
-{
-    coord_options options = COORD_OPTIONS_DEFAULT;
-    restored leases = { .d = d };
-    options.beat_ms = d->beat_ms;
-    if (d->term_ms) options.term_ms = d->term_ms;
-    options.result_is_valid = result_is_valid;
-    fl_status st = journal_jobs(d->journal, read_job, d, err);
-    if (st == FL_OK) st = remove_strays(d, err);
-    if (st == FL_OK) st = journal_next_lease(d->journal, &options.next_lease, err);
-    if (st == FL_OK) st = coord_open(&d->core, &options, err);
-    for (size_t i = 0; st == FL_OK && i < d->n_jobs; i++) {
-        if (d->jobs[i]->state == JOB_OPEN) st = add_to_core(d, d->jobs[i], err);
-    }
-    if (st == FL_OK) st = journal_leases(d->journal, restore_lease, &leases, err);
-    if (st == FL_OK) st = mend_journal(d, &leases, err);
-    if (st == FL_OK) st = bury_workers(d, &leases, err);
-    free(leases.gone);
-    free(leases.workers);
-    return st;
-}
-
-/* A `run` that was killed left its socket's folder; we hold the spool, so nobody uses it. */
-static void remove_old_socket(const char *endpoint_path, const char *own)
-{
-    char old[300];
-    FILE *file = fopen(endpoint_path, "re");
-    if (!file) return;
-    old[fread(old, 1, sizeof old - 1, file)] = '\0';
-    fclose(file);
-    char *slash = strrchr(old, '/');
-    if (strcmp(old, own) == 0 || strncmp(old, "ipc://", 6) != 0 || !slash || strcmp(slash, "/s") != 0) return;
-    *slash = '\0';
-    const char *name = strrchr(old, '/');
-    if (!name || strncmp(name, "/" DAEMON_SOCKET_DIR, strlen("/" DAEMON_SOCKET_DIR)) != 0) return;
-    *slash = '/';
-    unlink(old + 6);
-    *slash = '\0';
-    rmdir(old + 6);
-}
-
-static fl_status announce_endpoint(coord_daemon *d, fl_err *err)
-{
-    char *path = spool_path(d->spool, DAEMON_ENDPOINT_FILE);
-    const char *endpoint = transport_endpoint(d->transport);
-    if (path) remove_old_socket(path, endpoint);
-    fl_status st = path ? job_store_write_file(path, endpoint, strlen(endpoint), err) : fl_fail(err, FL_FULL, "no memory for a path");
-    free(path);
-    return st;
-}
-
-fl_status daemon_open(coord_daemon **out, const daemon_options *options, fl_err *err)
-{
-    fl_status st = FL_OK;
-    char *journal_path = NULL;
-    coord_daemon *d = calloc(1, sizeof *d);
-    if (!d) return fl_fail(err, FL_FULL, "no memory for a coordinator");
-    coord_options defaults = COORD_OPTIONS_DEFAULT;
-    fl_arena_init(&d->messages, 1 << 20, 0);
-    d->beat_ms = options->beat_ms ? options->beat_ms : defaults.beat_ms;
-    d->term_ms = options->term_ms;
-    d->workers_are_children = options->workers_are_children;
-    d->now = turn_new();
-    if (d->now) d->now->list.turn = ++d->n_turns;
-    if (options->out) d->out = strdup(options->out);
-    if (options->errors) d->errors = strdup(options->errors);
-    if (!d->now || (options->out && !d->out) || (options->errors && !d->errors)) { st = fl_fail(err, FL_FULL, "no memory for a coordinator"); goto done; }
-    if ((st = spool_open(&d->spool, options->spool, SPOOL_CREATE | (options->unsafe_spool ? SPOOL_UNSAFE : 0u), err)) != FL_OK) goto done;
-    if ((st = transport_open(&d->transport, options->endpoint, err)) != FL_OK) goto done;
-    if (!(journal_path = spool_path(d->spool, "journal.db"))) { st = fl_fail(err, FL_FULL, "no memory for a path"); goto done; }
-    if ((st = journal_open(&d->journal, journal_path, err)) != FL_OK) goto done;
-    if ((st = replay_spool(d, err)) != FL_OK) goto done;
-    if ((st = service_open(&d->service, d, err)) != FL_OK) goto done;
-    if ((st = announce_endpoint(d, err)) != FL_OK) goto done;
-    *out = d;
-    d = NULL;
-done:
-    free(journal_path);
-    daemon_close(d);
-    return st;
-}
-
-void daemon_close(coord_daemon *d)
-{
-    if (!d) return;
-    background_wait(&d->writer, NULL);
-    forget_outputs(&d->outputs);
-    service_close(d->service);
-    if (d->core) coord_close(d->core, &d->now->list);
-    turn_free(d->now);
-    turn_free(d->spare);
-    for (turn *t = d->kept_first, *next; t; t = next) {
-        next = t->next;
-        turn_free(t);
-    }
-    for (size_t i = 0; i < d->n_jobs; i++) job_store_close(d->jobs[i]);
-    free(d->jobs);
-    peers_fini(&d->peers);
-    transport_close(d->transport);
-    journal_close(d->journal);
-    char *path = d->spool && d->service ? spool_path(d->spool, DAEMON_ENDPOINT_FILE) : NULL;
-    if (path) unlink(path);
-    free(path);
-    spool_close(d->spool);
-    fl_arena_fini(&d->messages);
-    free(d->out);
-    free(d->errors);
-    free(d);
-}
-
-fl_status daemon_add_job(coord_daemon *d, stored_job **job, fl_err *err)
-{
-    stored_job *added = *job;
-    if (added->created_s == 0) added->created_s = (uint64_t)time(NULL);
-    fl_status st = journal_begin(d->journal, err);
-    if (st == FL_OK) st = journal_job_add(d->journal, added->id, added->created_s, added->settings.name, err);
-    if (st == FL_OK) st = journal_commit(d->journal, err);
-    if (st != FL_OK) {
-        journal_rollback(d->journal);
-        return st;
-    }
-    if ((st = push_job(d, job, err)) == FL_OK) st = add_to_core(d, added, err);
-    return st;
-}
-
-char *daemon_output_path(const coord_daemon *d, const stored_job *job, bool errors)
-{
-    const char *elsewhere = errors ? d->errors : d->out;
-    return elsewhere ? strdup(elsewhere) : spool_job_path(d->spool, job->id, errors ? JOB_STORE_ERRORS : JOB_STORE_OUT);
 }

@@ -1,0 +1,54 @@
+/* daemon_state.h - what the daemon's own files share (daemon.c: the loop; daemon_start.c: start, replay, end). Nobody else includes it. */
+#ifndef COORDINATOR_DAEMON_STATE_H
+#define COORDINATOR_DAEMON_STATE_H
+
+#include "coordinator/background.h"
+#include "coordinator/daemon.h"
+#include "coordinator/peers.h"
+#include "coordinator/service.h"
+
+typedef struct { transport_peer to; service_reply reply; uint64_t number; } late_reply;
+
+/* One turn of the core: what it wants, and how much of that was performed. */
+typedef struct turn {
+    action_list list;
+    late_reply *replies; size_t n_replies, replies_capacity;     /* owned; wait for the sync */
+    struct turn *next;
+} turn;
+
+/* What the thread that writes output files works on. */
+typedef struct { stored_job *job; char *dir, *out, *errors; job_counts counts; } output_work;
+
+struct coord_daemon {
+    spool *spool;                        /* owned */
+    journal *journal;                    /* owned */
+    transport *transport;                /* owned */
+    coord *core;                         /* owned */
+    service *service;                    /* owned */
+    stored_job **jobs; size_t n_jobs, jobs_capacity;     /* owned, in submit order */
+    peers peers;
+    turn *now, *spare;                   /* owned; `now` collects this turn's actions */
+    turn *kept_first, *kept_last;        /* owned; turns that wait for room on the disk */
+    uint64_t n_turns;
+    fl_arena messages;
+    int64_t tick_ms, retry_ms, probe_ms;
+    uint32_t beat_ms, term_ms;
+    int probes;
+    bool workers_are_children;
+    char disk_full[480];                 /* "" = it is not */
+    char *out, *errors;                  /* owned; NULL = into the job's folder */
+    background writer;                   /* writes the outputs of one closed job at a time */
+    output_work outputs;
+    char outputs_full[480];              /* "" = there was room for them */
+    int64_t output_retry_ms;
+    daemon_hello hello;
+};
+
+turn *daemon_turn_new(void);             /* NULL without memory */
+void  daemon_turn_free(turn *t);         /* accepts NULL */
+void  daemon_forget_outputs(output_work *work);
+
+/* The core's question, with the daemon's answer: can the pieces be read as one result? */
+bool daemon_result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces);
+
+#endif
