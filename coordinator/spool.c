@@ -121,7 +121,8 @@ fl_status spool_open(spool **out, const char *dir, unsigned flags, fl_err *err)
     if (flags & SPOOL_CREATE) {
         if ((st = make_dir(dir, &was_there, err)) != FL_OK) goto done;
     } else if (access(jobs, F_OK) != 0) {
-        st = fl_fail(err, FL_NOT_FOUND, "spool: %s is not a spool of tokenfleet", dir);
+        st = errno == ENOENT || errno == ENOTDIR ? fl_fail(err, FL_NOT_FOUND, "spool: %s is not a spool of tokenfleet", dir)
+                                                 : fl_fail_errno(err, errno, "spool: %s cannot be read", dir);
         goto done;
     }
     if (!(flags & SPOOL_UNSAFE) && (st = check_file_system(dir, err)) != FL_OK) {

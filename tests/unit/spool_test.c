@@ -130,11 +130,28 @@ static void a_jobs_folder_comes_and_goes(void **state)
     spool_close(s);
 }
 
+static void a_spool_that_may_not_be_read_is_not_called_something_else(void **state)
+{
+    (void)state;
+    fl_err err = { 0 };
+    spool *s = open_it();
+    spool_close(s);
+    bool is_root = geteuid() == 0;                       /* root may read everything */
+    if (is_root) assert_int_equal(seteuid(65534), 0);
+    else assert_int_equal(chmod(dir, 0), 0);
+    fl_status st = spool_open(&s, dir, SPOOL_READ_ONLY, &err);
+    if (is_root) assert_int_equal(seteuid(0), 0);
+    else assert_int_equal(chmod(dir, 0700), 0);
+    assert_int_equal(st, FL_IO);
+    assert_non_null(strstr(err.text, "Permission denied"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(a_new_spool_is_private), T(a_second_process_waits_and_is_told_the_holders_pid), T(what_is_not_a_spool_is_not_taken_for_one), T(a_jobs_folder_comes_and_goes),
+        T(a_spool_that_may_not_be_read_is_not_called_something_else),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
