@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 #include <zmq.h>
 #include "proto/log.h"
 
@@ -73,8 +76,25 @@ static fl_status set_int(void *socket, int option, int value, fl_err *err)
     return fl_fail(err, FL_IO, "transport: ZeroMQ refuses option %d: %s", option, zmq_strerror(zmq_errno()));
 }
 
+/* ZeroMQ removes whatever lies at an ipc path before it binds. Only a socket that nobody listens on any more may go. */
+static fl_status check_ipc_path(const char *endpoint, fl_err *err)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    struct stat at;
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", endpoint + strlen("ipc://"));
+    if (lstat(address.sun_path, &at) != 0) return FL_OK;             /* nothing there, or the bind says what is wrong */
+    if (!S_ISSOCK(at.st_mode)) return fl_fail(err, FL_CONFLICT, "%s exists and is no socket: choose another endpoint", address.sun_path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return fl_fail_errno(err, errno, "transport: no socket to examine %s", address.sun_path);
+    bool is_left_behind = connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
+    close(fd);
+    return is_left_behind ? FL_OK : fl_fail(err, FL_CONFLICT, "%s is in use by another program: stop it, or choose another endpoint", endpoint);
+}
+
 static fl_status bind_socket(transport *t, const char *endpoint, fl_err *err)
 {
+    fl_status st = strncmp(endpoint, "ipc://", 6) == 0 ? check_ipc_path(endpoint, err) : FL_OK;
+    if (st != FL_OK) return st;
     if (zmq_bind(t->socket, endpoint) != 0) {
         int error = zmq_errno();
         if (error == EADDRINUSE) return fl_fail(err, FL_CONFLICT, "%s is in use by another program: stop it, or choose another endpoint", endpoint);
