@@ -13,6 +13,7 @@
 #define MESSAGES_A_TURN 1024
 #define OUTPUT_POLL_MS 5
 #define RETRY_MS 3000                                    /* between tries while the disk is full */
+#define COMPLAIN_MS 1000                                 /* between lines about messages that are dropped: a peer may send many */
 #define PROBE_MS 20
 #define PROBES 50                                        /* after a child died: for one second */
 
@@ -387,6 +388,14 @@ static fl_status take_message(coord_daemon *d, const transport_peer *from, const
     return st;
 }
 
+static void note_dropped(coord_daemon *d, const char *why)
+{
+    d->n_dropped++;
+    if (daemon_now_ms() < d->complain_ms) return;
+    d->complain_ms = daemon_now_ms() + COMPLAIN_MS;
+    fl_log(FL_LOG_WARN, "a message is dropped (%llu since the start): %s", (unsigned long long)d->n_dropped, why);
+}
+
 static fl_status read_messages(coord_daemon *d, fl_err *err)
 {
     for (int i = 0; i < MESSAGES_A_TURN; i++) {
@@ -396,7 +405,7 @@ static fl_status read_messages(coord_daemon *d, fl_err *err)
         fl_status st = transport_recv(d->transport, &from, &msg, &d->messages, err);
         if (st == FL_AGAIN) return FL_OK;
         if (st == FL_CORRUPT) {
-            fl_log(FL_LOG_WARN, "a message is dropped: %s", err->text);
+            note_dropped(d, err->text);
             continue;
         }
         if (st != FL_OK || (st = take_message(d, &from, &msg, err)) != FL_OK) return st;

@@ -31,7 +31,8 @@ struct coord_daemon {
     turn *kept_first, *kept_last;        /* owned; turns that wait for room on the disk */
     uint64_t n_turns;
     fl_arena messages;
-    int64_t tick_ms, retry_ms, probe_ms;
+    int64_t tick_ms, retry_ms, probe_ms, complain_ms;
+    uint64_t n_dropped;                  /* messages that were none of ours */
     uint32_t beat_ms, term_ms;
     int probes;
     bool workers_are_children;
