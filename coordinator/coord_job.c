@@ -33,12 +33,12 @@ static void announce_closed(coord *c, const job *j)
     a->after_sync = true;
 }
 
-/* A closed job keeps its counts only. */
+/* A closed job keeps its counts only. One that was ended early has an error line for every row without a result. */
 static void drop_rows(job *j)
 {
     j->n_rows = row_table_n_rows(j->rows);
     j->n_completed = row_table_n_completed(j->rows);
-    j->n_failed = row_table_n_failed(j->rows);
+    j->n_failed = j->state == JOB_COMPLETED ? row_table_n_failed(j->rows) : j->n_rows - j->n_completed;
     row_table_close(j->rows);
     j->rows = NULL;
 }
