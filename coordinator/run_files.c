@@ -18,7 +18,9 @@ static fl_status make_absolute(const char *path, char out[RUN_FILES_PATH_MAX], f
     if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return fl_fail(err, FL_INVALID, "%s is a folder, not a file to write", path);
     if (strlen(path) >= sizeof dir) return fl_fail(err, FL_INVALID, "a path is longer than %d bytes", PATH_MAX - 1);
     snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash == path ? 1 : slash - path) : 1, slash ? path : ".");
-    if (!realpath(dir, real)) return fl_fail_errno(err, errno, "the folder of %s cannot be used", path);
+    if (!realpath(dir, real)) {
+        return errno == ENOENT ? fl_fail(err, FL_NOT_FOUND, "the folder of %s does not exist; make it first", path) : fl_fail_errno(err, errno, "the folder of %s cannot be used", path);
+    }
     if (snprintf(out, RUN_FILES_PATH_MAX, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name) >= RUN_FILES_PATH_MAX) return fl_fail(err, FL_INVALID, "the path of %s is too long", path);
     return access(real, W_OK | X_OK) == 0 ? FL_OK : fl_fail_errno(err, errno, "nothing can be written into %s", real);
 }
