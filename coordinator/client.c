@@ -7,9 +7,11 @@
 #include "coordinator/transport.h"
 
 #define FRAMES_MAX 3
+#define EVENTS_ENDPOINT "inproc://events"
 
 struct client {
     void *context, *socket;              /* owned */
+    void *events;                        /* owned; tells when the connection is lost: a request that was on its way is lost with it */
     char *endpoint;                      /* owned */
     uint64_t number;
     fl_arena arena;
@@ -27,8 +29,10 @@ fl_status client_open(client **out, const char *endpoint, fl_err *err)
     c->endpoint = strdup(endpoint);
     c->context = zmq_ctx_new();
     c->socket = c->context ? zmq_socket(c->context, ZMQ_DEALER) : NULL;
-    if (!c->endpoint || !c->socket || zmq_setsockopt(c->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
-        zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest) != 0) {
+    c->events = c->context ? zmq_socket(c->context, ZMQ_PAIR) : NULL;
+    if (!c->endpoint || !c->socket || !c->events || zmq_setsockopt(c->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
+        zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest) != 0 || zmq_socket_monitor(c->socket, EVENTS_ENDPOINT, ZMQ_EVENT_DISCONNECTED) != 0 ||
+        zmq_connect(c->events, EVENTS_ENDPOINT) != 0) {
         st = fl_fail(err, FL_FULL, "no socket for a client: %s", zmq_strerror(zmq_errno()));
     }
     if (st == FL_OK && zmq_connect(c->socket, endpoint) != 0) st = fl_fail(err, FL_IO, "cannot connect to %s: %s", endpoint, zmq_strerror(zmq_errno()));
@@ -44,10 +48,22 @@ void client_close(client *c)
 {
     if (!c) return;
     if (c->socket) zmq_close(c->socket);
+    if (c->events) zmq_close(c->events);
     if (c->context) zmq_ctx_term(c->context);
     fl_arena_fini(&c->arena);
     free(c->endpoint);
     free(c);
+}
+
+/* Take the events that are there: was the connection lost? */
+static bool was_lost(client *c)
+{
+    bool lost = false;
+    zmq_msg_t frame;
+    zmq_msg_init(&frame);
+    while (zmq_msg_recv(&frame, c->events, ZMQ_DONTWAIT) >= 0) lost = true;
+    zmq_msg_close(&frame);
+    return lost;
 }
 
 static fl_status send_request(client *c, const wire_msg *msg, fl_err *err)
@@ -116,12 +132,15 @@ static fl_status wait_reply(client *c, uint64_t number, int timeout_ms, json_t *
 {
     int64_t until = daemon_now_ms() + timeout_ms;
     for (int64_t left; (left = until - daemon_now_ms()) > 0; ) {
-        zmq_pollitem_t item = { .socket = c->socket, .events = ZMQ_POLLIN };
+        zmq_pollitem_t items[] = { { .socket = c->socket, .events = ZMQ_POLLIN }, { .socket = c->events, .events = ZMQ_POLLIN } };
         zmq_msg_t frames[FRAMES_MAX];
-        int n = zmq_poll(&item, 1, left);
+        int n = zmq_poll(items, 2, left);
         if (n < 0 && zmq_errno() == EINTR) return fl_fail(err, FL_CLOSED, "interrupted while waiting for %s", c->endpoint);
         if (n <= 0) continue;
         int n_frames = read_frames(c, frames);
+        if (n_frames == 0 && was_lost(c)) {
+            return fl_fail(err, FL_TIMEOUT, "the coordinator at %s ended before it answered; when it is back, `tokenfleet list` shows what was done", c->endpoint);
+        }
         if (n_frames == 0) continue;
         fl_status st = read_reply(c, frames, n_frames, number, reply, part_out, part_bytes, err);
         for (int i = 0; i < n_frames; i++) zmq_msg_close(&frames[i]);
@@ -139,6 +158,7 @@ fl_status client_call(client *c, const char *verb, json_t *args, const fl_bytes 
     err->code = FL_OK;
     wire_msg msg = { .type = WIRE_REQUEST, .n_parts = part ? 1 : 0, .parts = part,
                      .request = { .number = ++c->number, .verb = wire_text(verb), .args = wire_text(text) } };
+    was_lost(c);                                         /* a connection of before: this request goes out on the next one */
     fl_status st = send_request(c, &msg, err);
     if (st == FL_OK) st = wait_reply(c, c->number, timeout_ms, reply, part_out, part_bytes, err);
     free(text);

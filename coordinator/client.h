@@ -16,7 +16,8 @@ fl_status client_open(client **out, const char *endpoint, fl_err *err);
 void      client_close(client *c);                       /* accepts NULL */
 
 /* Ask. args is consumed (NULL = none); part may be NULL. FL_OK: *reply (the caller owns it) and, where part_out is given, the reply's part (malloc'ed,
- * NULL when there is none). FL_TIMEOUT: no answer in timeout_ms. Other failures are the coordinator's own, with its sentence. */
+ * NULL when there is none). FL_TIMEOUT: no answer in timeout_ms, or the coordinator ended meanwhile. Other failures are the coordinator's own, with its
+ * sentence. */
 fl_status client_call(client *c, const char *verb, json_t *args, const fl_bytes *part, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err);
 
 #endif

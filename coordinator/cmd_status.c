@@ -113,7 +113,10 @@ static fl_status follow(job_source *source, bool as_json, int *ended, fl_err *er
     for (*ended = -1; *ended < 0; ) {
         json_t *reply = NULL;
         fl_status st = job_source_status(source, &reply, err);
-        if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped watching; the job goes on");
+        if (command_signals()) {
+            json_decref(reply);
+            return fl_fail(err, FL_AGAIN, "stopped watching; the job goes on");
+        }
         if (st == FL_TIMEOUT && source->client && daemon_now_ms() - heard_ms < SILENCE_MS) continue;
         if (st != FL_OK) return st;
         heard_ms = daemon_now_ms();

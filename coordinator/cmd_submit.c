@@ -180,6 +180,9 @@ int cmd_cancel(int argc, char **argv)
     fl_err err = { 0 };
     fl_status st = job_source_open(&source, to, spool_given, true, &err);
     if (st == FL_OK) st = job_source_choose(&source, n ? operands[0] : NULL, &err);
+    if (st == FL_OK && source.client) st = job_source_status(&source, &reply, &err);     /* a cancel may take long: is anybody there? */
+    json_decref(reply);
+    reply = NULL;
     if (st == FL_OK && source.client) st = client_call(source.client, "cancel", json_pack("{s:s}", "job", source.job), NULL, END_MS, &reply, NULL, NULL, &err);
     else if (st == FL_OK) st = cancel_in_spool(&source, &err);
     json_decref(reply);

@@ -75,6 +75,7 @@ static fl_status read_names(const job_source *s, named_jobs *jobs, fl_err *err)
     if (st == FL_OK) st = journal_jobs(j, note_job, jobs, err);
     journal_close(j);
     free(path);
+    if (st == FL_CONFLICT) return fl_fail(err, FL_IO, "the process that holds %s does not answer; try again when it does, or stop it", spool_dir(s->spool));
     return st;
 }
 

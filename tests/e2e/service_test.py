@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """A coordinator as a service: submit, list, status, watch, fetch, verify, cancel; workers and the coordinator come and go."""
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -23,8 +24,8 @@ class Service:
         self.spool, self.endpoint, self.processes = spool, f"tcp://127.0.0.1:{free_port()}", []
         self.n_workers = n_workers
 
-    def start_coordinator(self):
-        self.coordinator = subprocess.Popen([fleet.TOKENFLEET, "coordinator", "--spool", str(self.spool), "--bind", self.endpoint])
+    def start_coordinator(self, **options):
+        self.coordinator = subprocess.Popen([fleet.TOKENFLEET, "coordinator", "--spool", str(self.spool), "--bind", self.endpoint], **options)
         self.processes.append(self.coordinator)
 
     def start_worker(self, *more):
@@ -105,19 +106,88 @@ def cancelled(folder):
         time.sleep(1.0)
         service.call("fetch", name, "--out", folder / "early.jsonl", expect=4)
         service.call("cancel", name)
+        check("cancelled" in service.call("cancel", name, expect=2).stderr, "a second cancel does not say so")
         service.call("watch", name, expect=1)
         service.call("fetch", name, "--out", folder / "fetched.jsonl", expect=1)
         service.call("verify", name)
+        rows = json.loads(service.call("status", name, "--json").stdout)["rows"]
     answers, errors = fleet.lines(folder / "fetched.jsonl"), fleet.lines(folder / "fetched.jsonl.errors.jsonl")
     check(len(answers) + len(errors) == 400 and errors, f"{len(answers)} answers and {len(errors)} errors")
     check({e["error"]["code"] for e in errors} == {"batch_cancelled"}, "an error that is not batch_cancelled")
+    check((rows["completed"], rows["failed"]) == (len(answers), len(errors)), f"status shows {rows}, the files {len(answers)} and {len(errors)}")
     return f"{len(answers)} finished, {len(errors)} cancelled"
 
 
 def no_service(folder):
     done = fleet.call([fleet.TOKENFLEET, "list", "--to", f"tcp://127.0.0.1:{free_port()}"], expect=3, timeout=60)
     check("127.0.0.1" in done.stderr, done.stderr)
+    start = time.monotonic()
+    fleet.call([fleet.TOKENFLEET, "cancel", "job-0000000000000001", "--to", f"tcp://127.0.0.1:{free_port()}"], expect=3, timeout=60)
+    check(time.monotonic() - start < 15, "cancel waits for a coordinator that is not there")
+
+
+def ended_before_the_answer(folder):
+    """A coordinator that is killed with a request in hand: the command says so at once, and watch goes on with the next one."""
+    job = job_file(folder, 3)
+    with Service(folder / "spool", n_workers=0) as service:
+        name = service.call("submit", job).stdout.strip()
+        watch = subprocess.Popen([fleet.TOKENFLEET, "watch", name, "--to", service.endpoint], stdout=subprocess.PIPE, text=True)
+        service.processes.append(watch)
+        service.coordinator.send_signal(signal.SIGSTOP)
+        check("does not answer" in fleet.call([fleet.TOKENFLEET, "list", "--spool", folder / "spool"], expect=3).stderr, "list of a spool that is held")
+        commands = [subprocess.Popen([fleet.TOKENFLEET, *args, "--to", service.endpoint], stderr=subprocess.PIPE, text=True)
+                    for args in (["submit", str(job)], ["cancel", name], ["fetch", name, "--out", str(folder / "x.jsonl")])]
+        service.processes += commands
+        time.sleep(0.5)
+        start = time.monotonic()
+        service.coordinator.kill()
+        for command in commands:
+            words = command.communicate(timeout=60)[1]
+            check(command.returncode == 3 and "before it answered" in words and time.monotonic() - start < 3, f"exit {command.returncode}: {words}")
+        service.coordinator.wait()
+        service.start_coordinator()
+        service.start_worker()
+        check("completed" in watch.communicate(timeout=60)[0] and watch.returncode == 0, "watch did not outlive the coordinator")
+
+
+def foreign_bytes(folder):
+    """Whoever speaks another language to the socket neither stops the coordinator nor fills its log."""
+    with Service(folder / "spool", n_workers=0) as service:
+        service.coordinator.send_signal(signal.SIGTERM)
+        service.coordinator.wait(30)
+        service.start_coordinator(stderr=open(folder / "log", "w"))
+        service.call("list")
+        address = ("127.0.0.1", int(service.endpoint.rsplit(":", 1)[1]))
+        null = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)          # a ZMTP 3.0 greeting; then READY of a DEALER with a routing id
+        ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
+        for data in (b"GET / HTTP/1.0\r\n\r\n", os.urandom(5000), null[:30], null + b"\x04" + bytes([len(ready)]) + ready + b"\x00\x05hello" * 2000 + b"\x00\x09cut"):
+            with socket.create_connection(address) as peer:
+                peer.sendall(data)
+                time.sleep(0.3)
+        check("no jobs" in service.call("list").stdout, "the coordinator does not answer any more")
+    log = (folder / "log").read_text().splitlines()
+    check(any("dropped" in line for line in log) and len(log) < 20, f"{len(log)} lines in the log: {log[-3:]}")
+
+
+def ipc_path_in_use(folder):
+    """A file at the path of an ipc endpoint is kept, a running coordinator keeps its socket, and one left behind is taken over."""
+    kept, path = folder / "kept.txt", folder / "s"
+    kept.write_text("precious")
+    done = fleet.call([fleet.TOKENFLEET, "coordinator", "--spool", folder / "spool", "--bind", f"ipc://{kept}"], expect=3, timeout=30)
+    check("no socket" in done.stderr and kept.read_text() == "precious", f"{done.stderr}")
+    service = Service(folder / "spool", n_workers=0)
+    service.endpoint = f"ipc://{path}"
+    with service:
+        service.call("list")
+        done = fleet.call([fleet.TOKENFLEET, "coordinator", "--spool", folder / "other", "--bind", service.endpoint], expect=3, timeout=30)
+        check("in use" in done.stderr, done.stderr)
+        service.call("list")
+        service.coordinator.kill()
+        service.coordinator.wait()
+        check(path.exists(), "the killed coordinator left no socket")
+        service.start_coordinator()
+        service.call("list")
 
 
 if __name__ == "__main__":
-    fleet.main([whole_life, restarts, cancelled, no_service])
+    fleet.main([whole_life, restarts, cancelled, no_service, ended_before_the_answer, foreign_bytes, ipc_path_in_use])
