@@ -44,8 +44,8 @@ int cmd_coordinator(int argc, char **argv)
         { "--unsafe-spool", FLAG_SWITCH, "", "allow a spool on a network file system", &options.unsafe_spool, 0, 0, false },
     };
     const flag_command command = {
-        NAME, "", "Serve a spool to workers and clients. SIGTERM or Ctrl-C drains: workers finish what they hold; the second one stops at once.\n"
-        "Everything that was answered is durable: started again, it goes on. Ends with 4 when jobs are unfinished.",
+        NAME, "", "Serve a spool to workers and clients. SIGTERM or Ctrl-C drains: workers finish what they hold and end; the second one stops at once.\n"
+        "Everything that was answered is durable: started again, it goes on (start workers again too). Ends with 4 when jobs are unfinished.",
         "tokenfleet coordinator --spool /var/lib/tokenfleet --bind tcp://127.0.0.1:7070", 0, 0
     };
     const char *operands[FLAGS_OPERANDS_MAX];
@@ -61,7 +61,8 @@ int cmd_coordinator(int argc, char **argv)
         fprintf(stderr, "tokenfleet coordinator: serving %s at %s\n", options.spool, daemon_endpoint(d));
         st = serve(d, &err);
     }
-    int ended = st != FL_OK ? flags_end(st == FL_DISK_FULL ? ENDED_INCOMPLETE : ENDED_ENVIRONMENT, NAME, "%s", err.text) : has_open_job(d) ? ENDED_INCOMPLETE : ENDED_WELL;
+    int ended = st != FL_OK ? flags_end(st == FL_DISK_FULL ? ENDED_INCOMPLETE : ENDED_ENVIRONMENT, NAME, "%s", err.text)
+              : has_open_job(d) ? flags_end(ENDED_INCOMPLETE, NAME, "stopped with unfinished jobs; nothing is lost, start it and its workers again to continue") : ENDED_WELL;
     daemon_close(d);
     return ended;
 }

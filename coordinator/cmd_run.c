@@ -430,10 +430,10 @@ int cmd_run(int argc, char **argv)
     run_options o = { .device = "auto", .workers = 1 };
     const flag flags[] = {
         { "--model", FLAG_TEXT, "PATH", "a model directory, or demo for the model that ships", &o.model, 0, 0, true },
-        { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default JOB.out.jsonl)", &o.out, 0, 0, false },
+        { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default the job's name with .out.jsonl behind it; needed with -)", &o.out, 0, 0, false },
         { "--errors", FLAG_TEXT, "ERR.jsonl", "where failed rows go (default OUT.errors.jsonl)", &o.errors, 0, 0, false },
         { "--workers", FLAG_NUMBER, "N", "worker processes (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
-        { "--threads", FLAG_NUMBER, "N", "threads of each worker (default all cores)", &o.threads, 1, 1024, false },
+        { "--threads", FLAG_NUMBER, "N", "threads of each worker (default all cores; with more workers give each its share)", &o.threads, 1, 1024, false },
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute (default auto)", &o.device, 0, 0, false },
         { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },

@@ -45,7 +45,8 @@ int cmd_verify(int argc, char **argv)
     };
     const flag_command command = {
         NAME, "[JOB]", "Prove from the ledger that every row has exactly one result or error, compare OUT and the error file with it byte by byte, and print their SHA-256.\n"
-        "Ends with 0 when all is sound; 1 when anything was removed, doubled, flipped or edited, naming the row; 4 when the job is not finished.",
+        "Ends with 0 when all is sound; 1 when anything was removed, doubled, flipped or edited, naming the row; 4 when the job is not finished.\n"
+        "Results are counted by completion (a row with n 4 has 4), errors are rows that failed by themselves (not by a cancel).",
         "tokenfleet verify --spool results.jsonl.spool", 0, 1
     };
     int n = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n);

@@ -244,7 +244,7 @@ fl_status job_store_open(stored_job **out, const spool *s, job_id id, job_state 
     st = for_writing ? ledger_open(&job->ledger, job->ledger_dir, replay, job, &why) : ledger_scan(job->ledger_dir, replay, job, &why);
     if (st != FL_OK) goto done;
     if (state != JOB_OPEN && for_writing && !ledger_is_closed(job->ledger)) {
-        st = fl_fail(&why, FL_CORRUPT, "the journal says it is %s, but its ledger has no end", job_state_name(state));
+        st = fl_fail(&why, FL_CORRUPT, "the journal says it is %s, but the end of its ledger is missing; put the spool back from a copy, or begin anew (`run --restart`)", job_state_name(state));
         goto done;
     }
     job->counts.rows = row_table_n_rows(job->table);

@@ -217,7 +217,7 @@ static fl_status walk_all(int dir_fd, const char *dir, uint32_t n_segments, ledg
         free(data);
         if (st == FL_CORRUPT && err) {
             fl_err why = *err;
-            return fl_fail(err, FL_CORRUPT, "%s (in %s; `tokenfleet verify` names the rows)", why.text, dir);
+            return fl_fail(err, FL_CORRUPT, "%s (in %s; `tokenfleet verify --spool` names the rows; put the spool back from a copy, or begin anew)", why.text, dir);
         }
         if (st != FL_OK) return st;
     }

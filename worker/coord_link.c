@@ -35,7 +35,7 @@ fl_status coord_link_check(const char *endpoint, fl_err *err)
     }
     const char *host = endpoint + 6, *colon = strrchr(endpoint, ':');
     if (strncmp(endpoint, "tcp://", 6) != 0 || !colon || colon <= host || !colon[1] || colon[1 + strspn(colon + 1, "0123456789")] || strlen(colon + 1) > 5)
-        return fl_fail(err, FL_INVALID, "%.160s is not an endpoint: use tcp://127.0.0.1:PORT or ipc://PATH", endpoint);
+        return fl_fail(err, FL_INVALID, "%.160s is not an endpoint: use tcp://127.0.0.1:PORT or ipc:///PATH", endpoint);
     if (!is_loopback(host, (size_t)(colon - host)))
         return fl_fail(err, FL_INVALID, "%.160s is off loopback: traffic between machines needs keys, which this release does not have; connect to 127.0.0.1 through a tunnel",
                        endpoint);

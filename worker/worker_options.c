@@ -27,7 +27,8 @@ static int usage(const char *format, ...)
 
 static int help(const option *options, size_t n)
 {
-    printf("tokenfleet-worker serves one model to a tokenfleet coordinator until SIGTERM, which drains it: what runs is finished or handed back.\n\n"
+    printf("tokenfleet-worker serves one model to a tokenfleet coordinator until SIGTERM, which drains it: what runs is finished or handed back.\n"
+           "It waits for a coordinator that is not there, and ends when its coordinator drains. Ends with 0; 1 failed; 2 usage; 3 environment.\n\n"
            "  tokenfleet-worker --connect tcp://127.0.0.1:7070 --model demo --threads 2\n\n");
     for (size_t i = 0; i < n; i++) printf("  %-17s %-13s %s\n", options[i].name, options[i].value, options[i].help);
     printf("  %-17s %-13s %s\n", "--version", "", "print the version");
@@ -79,10 +80,10 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
     int64_t serve = -1, threads = 0, batch = 0, budget = 0, kv = 0, context = 0;
     worker_options parsed = { 0 };
     const option options[] = {
-        {"--connect", OPTION_TEXT, "ENDPOINT", "the coordinator: tcp://127.0.0.1:PORT or ipc://PATH", &parsed.connect, 0, 0},
-        {"--model", OPTION_TEXT, "PATH", "a model directory, or demo for the model that ships", &parsed.model, 0, 0},
+        {"--connect", OPTION_TEXT, "ENDPOINT", "the coordinator: tcp://127.0.0.1:PORT or ipc:///PATH (required)", &parsed.connect, 0, 0},
+        {"--model", OPTION_TEXT, "PATH", "a model directory, or demo for the model that ships (required)", &parsed.model, 0, 0},
         {"--device", OPTION_TEXT, "cpu|cuda:N", "where to compute (default cpu)", &device, 0, 0},
-        {"--roles", OPTION_TEXT, "ROLES", "generate, grade (default generate)", &roles, 0, 0},
+        {"--roles", OPTION_TEXT, "ROLES", "generate (default, and the only one in this release)", &roles, 0, 0},
         {"--threads", OPTION_NUMBER, "N", "threads of the engine (default: all cores)", &threads, 1, 1024},
         {"--batch", OPTION_NUMBER, "N", "sequences in one batch step (default 64)", &batch, 1, 4096},
         {"--prefill-budget", OPTION_NUMBER, "N", "prompt tokens in one batch step (default 512)", &budget, 1, 1 << 20},
