@@ -63,9 +63,12 @@ static fl_status send_row(engine_peer *engine, const generate_options *o, const 
 {
     static const uint64_t first[1] = { 0 }, line_number[1] = { 1 };
     uint64_t hi[1] = { n_samples };
-    fl_bytes part = { line, strlen(line) };
+    fl_bytes parts[FL_LINE_BYTES_MAX / FL_FRAME_PAYLOAD_MAX + 1];
+    size_t n_bytes = strlen(line);
+    if (n_bytes > FL_LINE_BYTES_MAX) return fl_fail(err, FL_INVALID, "the prompt is larger than a row may be (%u bytes); shorten it", FL_LINE_BYTES_MAX);
+    wire_line_cut((fl_bytes){ line, n_bytes }, parts);
     wire_msg job = { .type = WIRE_JOB, .job = { .job = 1, .seed = o->seed, .defaults = wire_text(defaults) } };
-    wire_msg grant = { .type = WIRE_GRANT, .n_parts = 1, .parts = &part,
+    wire_msg grant = { .type = WIRE_GRANT, .n_parts = wire_line_parts(n_bytes), .parts = parts,
                        .grant = { .job = 1, .lease = 1, .rows = { first, 1 }, .sample_lo = { first, 1 }, .sample_hi = { hi, 1 }, .lines = { line_number, 1 } } };
     fl_status st = engine_peer_send(engine, &job, err);
     return st == FL_OK ? engine_peer_send(engine, &grant, err) : st;

@@ -152,40 +152,39 @@ static fl_status note_unreachable(coord_daemon *d, worker_id worker, fl_err *err
     return st == FL_FULL ? st : FL_OK;                   /* a worker the core has forgotten already is fine */
 }
 
-/* A GRANT gets its lines here: the core never sees them. */
-static fl_status add_lines(coord_daemon *d, action *a, fl_bytes **parts, uint64_t **numbers, fl_err *err)
+/* A GRANT gets its lines here: the core never sees them. They live in d->messages until it is sent. */
+static fl_status add_lines(coord_daemon *d, action *a, fl_err *err)
 {
     wire_grant *grant = &a->msg.grant;
     stored_job *job = daemon_job_find(d, (job_id){ grant->job });
     FL_ASSERT(job);
-    uint32_t n = grant->rows.n;
-    *parts = malloc((n ? n : 1) * sizeof **parts);
-    *numbers = malloc((n ? n : 1) * sizeof **numbers);
-    if (!*parts || !*numbers) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
+    uint32_t n = grant->rows.n, n_parts = 0;
+    fl_bytes *lines = fl_arena_take(&d->messages, n * sizeof *lines), *parts = NULL;
+    uint64_t *numbers = fl_arena_take(&d->messages, n * sizeof *numbers);
+    if (!lines || !numbers) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
     for (uint32_t i = 0; i < n; i++) {
         fl_bytes line;
-        fl_status st = job_store_line(job, (row_index){ grant->rows.v[i] }, &line, &(*numbers)[i], err);
+        fl_status st = job_store_line(job, (row_index){ grant->rows.v[i] }, &line, &numbers[i], err);
         if (st != FL_OK) return st;
-        (*parts)[i] = (fl_bytes){ fl_arena_copy(&d->messages, line.data, line.bytes), line.bytes };
-        if (!(*parts)[i].data) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
+        lines[i] = (fl_bytes){ fl_arena_copy(&d->messages, line.data, line.bytes), line.bytes };
+        if (!lines[i].data) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
+        n_parts += wire_line_parts(line.bytes);
     }
-    grant->lines = (wire_list){ *numbers, n };
-    a->msg.parts = *parts;
-    a->msg.n_parts = n;
+    if (!(parts = fl_arena_take(&d->messages, n_parts * sizeof *parts))) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
+    a->msg.parts = parts;
+    a->msg.n_parts = n_parts;
+    for (uint32_t i = 0; i < n; parts += wire_line_parts(lines[i++].bytes)) wire_line_cut(lines[i], parts);
+    grant->lines = (wire_list){ numbers, n };
     return FL_OK;
 }
 
 static fl_status send_to_worker(coord_daemon *d, action *a, fl_err *err)
 {
     peer_entry *entry = peers_of_worker(&d->peers, a->worker);
-    fl_bytes *parts = NULL;
-    uint64_t *numbers = NULL;
     fl_status st = entry ? FL_OK : FL_CLOSED;
-    fl_arena_reset(&d->messages);                        /* lines of a grant live there until it is sent */
-    if (st == FL_OK && a->msg.type == WIRE_GRANT) st = add_lines(d, a, &parts, &numbers, err);
+    fl_arena_reset(&d->messages);
+    if (st == FL_OK && a->msg.type == WIRE_GRANT) st = add_lines(d, a, err);
     if (st == FL_OK) st = transport_send(d->transport, &entry->peer, &a->msg, err);
-    free(parts);
-    free(numbers);
     if (st == FL_CLOSED || st == FL_AGAIN) return note_unreachable(d, a->worker, err);
     return st;
 }

@@ -25,7 +25,7 @@
 typedef enum { FIELD_U64, FIELD_STR, FIELD_LIST } field_kind;
 typedef struct { field_kind kind; uint8_t key; size_t offset; uint64_t bound; const char *name; } field;
 
-/* parts_min > parts_max marks GRANT: as many parts as its lists have entries. */
+/* parts_min > parts_max marks GRANT: the lines of as many items as its lists have entries. */
 typedef struct { const char *name; const field *fields; size_t n_fields; uint32_t parts_min, parts_max; } message_form;
 
 #define FIELD_ROW(kind, key, name, bound) { FIELD_##kind, key, offsetof(message, name), (uint64_t)(bound), #name },
@@ -73,6 +73,48 @@ wire_str wire_text(const char *text)
     return (wire_str){ text, (uint32_t)n };
 }
 
+/* ---- lines as parts ---- */
+
+uint32_t wire_line_parts(size_t n_bytes)
+{
+    return (uint32_t)(n_bytes / FL_FRAME_PAYLOAD_MAX) + 1;
+}
+
+void wire_line_cut(fl_bytes line, fl_bytes *parts)
+{
+    const uint8_t *p = line.data;
+    size_t left = line.bytes;
+    for (; left >= FL_FRAME_PAYLOAD_MAX; left -= FL_FRAME_PAYLOAD_MAX, p += FL_FRAME_PAYLOAD_MAX) *parts++ = (fl_bytes){ p, FL_FRAME_PAYLOAD_MAX };
+    *parts = (fl_bytes){ p, left };
+}
+
+fl_bytes wire_line_next(const wire_msg *msg, uint32_t *at, fl_arena *arena)
+{
+    uint32_t first = *at, last = first;
+    while (msg->parts[last].bytes == FL_FRAME_PAYLOAD_MAX) last++;
+    *at = last + 1;
+    if (last == first) return msg->parts[first];
+    size_t n_bytes = (size_t)(last - first) * FL_FRAME_PAYLOAD_MAX + msg->parts[last].bytes, used = 0;
+    uint8_t *joined = fl_arena_take(arena, n_bytes);
+    for (uint32_t i = first; joined && i <= last; used += msg->parts[i++].bytes) {
+        if (msg->parts[i].bytes) memcpy(joined + used, msg->parts[i].data, msg->parts[i].bytes);
+    }
+    return (fl_bytes){ joined, n_bytes };
+}
+
+static bool has_whole_lines(const wire_msg *msg, uint32_t n_lines)
+{
+    uint32_t n = 0;
+    bool is_open = false;
+    for (uint32_t i = 0; i < msg->n_parts; i++) {
+        is_open = msg->parts[i].bytes == FL_FRAME_PAYLOAD_MAX;
+        n += !is_open;
+    }
+    return n == n_lines && !is_open;
+}
+
+/* ---- shape ---- */
+
 /* The rules that the tables of wire.h state in words: parallel lists, and how many parts a type has. `failure` is FL_INVALID
  * for a message of ours and FL_CORRUPT for a foreign one. */
 static fl_status check_shape(const wire_msg *msg, const message_form *form, fl_status failure, fl_err *err)
@@ -85,14 +127,14 @@ static fl_status check_shape(const wire_msg *msg, const message_form *form, fl_s
         if (list->n != first->n)
             return fl_fail(err, failure, "wire: %s has %u entries in %s and another list of %u", form->name, list->n, form->fields[i].name, first->n);
     }
-    uint32_t parts_min = form->parts_min, parts_max = form->parts_max;
-    if (parts_min > parts_max) parts_min = parts_max = first->n;
-    if (msg->n_parts < parts_min || msg->n_parts > parts_max)
-        return fl_fail(err, failure, "wire: %s with %u parts instead of %u to %u", form->name, msg->n_parts, parts_min, parts_max);
+    bool has_lines = form->parts_min > form->parts_max;
+    if (!has_lines && (msg->n_parts < form->parts_min || msg->n_parts > form->parts_max))
+        return fl_fail(err, failure, "wire: %s with %u parts instead of %u to %u", form->name, msg->n_parts, form->parts_min, form->parts_max);
     for (uint32_t i = 0; i < msg->n_parts; i++)
         if (msg->parts[i].bytes > FL_FRAME_PAYLOAD_MAX)
             return fl_fail(err, failure, "wire: part %u of %s has %zu bytes, more than the %u a frame may hold", i, form->name,
                            msg->parts[i].bytes, FL_FRAME_PAYLOAD_MAX);
+    if (has_lines && !has_whole_lines(msg, first->n)) return fl_fail(err, failure, "wire: %s with parts that are not the lines of its %u items", form->name, first->n);
     return FL_OK;
 }
 

@@ -6,7 +6,7 @@
  *          the tables below under their keys. A field is left out when it is zero or empty; an unknown key is skipped; another
  *          version, a wrong type, a value over its bound or a missing part is FL_CORRUPT. Array and map counts are
  *          checked against the bytes that remain before msgpack sees the header.
- * Shape    all lists of one message are parallel: of one length. GRANT has as many parts as its lists have entries, DETOK and
+ * Shape    all lists of one message are parallel: of one length. GRANT has the lines of its entries as parts (wire_line_next), DETOK and
  *          RESULT one, REQUEST and REPLY at most one, the others none. A message of ours that breaks a bound or a shape is
  *          FL_INVALID, a foreign one FL_CORRUPT.
  * Memory   a decoded message borrows strings and parts from the bytes it was decoded from; lists live in its arena.
@@ -22,7 +22,7 @@
 #include "proto/status.h"
 
 #define WIRE_VERSION 1
-#define WIRE_PARTS_MAX 4096
+#define WIRE_PARTS_MAX 36864            /* a GRANT of 4,096 lines of 64 MB */
 enum { WIRE_HEADER = 1, WIRE_PART = 2 };                 /* frame kinds on a socket pair */
 
 typedef struct { const char *p; uint32_t n; } wire_str;              /* UTF-8 or bytes; not NUL-terminated */
@@ -57,7 +57,7 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
     X(U64,  5, max_context, UINT32_MAX) /* 0 = the model's */ \
     X(U64,  6, now_s, UINT32_MAX)       /* what strftime_now returns */ \
     X(STR,  7, defaults, 65536)         /* --set as one JSON object */
-#define WIRE_GRANT_FIELDS(X)            /* -> worker, engine child; part i: the line of item i */ \
+#define WIRE_GRANT_FIELDS(X)            /* -> worker, engine child; parts: the line of each item */ \
     X(U64,  3, job, UINT64_MAX) \
     X(U64,  4, lease, UINT64_MAX) \
     X(U64,  5, term_ms, UINT32_MAX) \
@@ -155,6 +155,13 @@ fl_status wire_encode(const wire_msg *msg, fl_arena *arena, const uint8_t **out,
 /* Decode a header; parts[n_parts] are the frames that came with it and must be as many as it says. `msg` borrows from
  * header, parts and arena. */
 fl_status wire_decode(wire_msg *msg, const uint8_t *header, size_t n_bytes, const fl_bytes *parts, uint32_t n_parts, fl_arena *arena, fl_err *err);
+
+/* A GRANT's lines as parts: a part of FL_FRAME_PAYLOAD_MAX bytes goes on in the next one, a shorter part ends its line.
+ * cut fills parts[wire_line_parts(line.bytes)] with pieces of the line. next gives the line that begins with part *at of a GRANT that was decoded and moves
+ * *at behind it; a line of one part is borrowed, a longer one is joined in `arena` (data NULL: no memory). */
+uint32_t wire_line_parts(size_t n_bytes);
+void     wire_line_cut(fl_bytes line, fl_bytes *parts);
+fl_bytes wire_line_next(const wire_msg *msg, uint32_t *at, fl_arena *arena);
 
 const char *wire_type_name(wire_type type);              /* "GRANT"; "?" outside the table */
 wire_str    wire_text(const char *text);                 /* borrow a C string */

@@ -220,15 +220,17 @@ static fl_status hear_job(child *c, const wire_job *m, fl_err *err)
     return FL_OK;
 }
 
-static fl_status hear_grant(child *c, const wire_msg *m, fl_err *err)
+static fl_status hear_grant(child *c, const wire_msg *m, fl_arena *arena, fl_err *err)
 {
     const wire_grant *g = &m->grant;
+    uint32_t part = 0;
     const job_settings *job = find_job(c, g->job);
     if (!job) return fl_fail(err, FL_CORRUPT, "worker: a grant of a job whose settings never came");
     for (uint32_t i = 0; i < g->rows.n; i++) {
         if (g->sample_lo.v[i] >= g->sample_hi.v[i] || g->sample_hi.v[i] > FL_SAMPLES_MAX)
             return fl_fail(err, FL_CORRUPT, "worker: a grant of samples %llu to %llu", (unsigned long long)g->sample_lo.v[i], (unsigned long long)g->sample_hi.v[i]);
-        slot *s = slot_take(c);
+        fl_bytes line = wire_line_next(m, &part, arena);
+        slot *s = line.data ? slot_take(c) : NULL;
         if (!s) return fl_fail(err, FL_FULL, "worker: no memory for a granted row");
         s->job = g->job;
         s->lease = g->lease;
@@ -238,7 +240,7 @@ static fl_status hear_grant(child *c, const wire_msg *m, fl_err *err)
         s->n_left = s->hi - s->lo;
         c->n_preparing++;
         c->n_waiting_samples += s->n_left;
-        fl_status st = row_prep_push(c->prep, slot_tag(c, s), job, m->parts[i].data, m->parts[i].bytes, g->lines.v[i], &s->item, err);
+        fl_status st = row_prep_push(c->prep, slot_tag(c, s), job, line.data, line.bytes, g->lines.v[i], &s->item, err);
         if (st != FL_OK) return st;
     }
     return FL_OK;
@@ -267,11 +269,11 @@ static void hear_revoke(child *c, const wire_revoke *m)
     }
 }
 
-static fl_status hear(child *c, const wire_msg *m, fl_err *err)
+static fl_status hear(child *c, const wire_msg *m, fl_arena *arena, fl_err *err)
 {
     switch (m->type) {
     case WIRE_JOB: return hear_job(c, &m->job, err);
-    case WIRE_GRANT: return hear_grant(c, m, err);
+    case WIRE_GRANT: return hear_grant(c, m, arena, err);
     case WIRE_REVOKE: hear_revoke(c, &m->revoke); return FL_OK;
     case WIRE_STOP:
         c->draining = m->stop.drain;
@@ -292,7 +294,7 @@ static fl_status hear_all(child *c, fl_arena *arena, fl_err *err)
         wire_msg m;
         fl_arena_reset(arena);
         fl_status st = wire_recv_fd(c->fd, &m, arena, err);
-        if (st == FL_OK) st = hear(c, &m, err);
+        if (st == FL_OK) st = hear(c, &m, arena, err);
         if (st != FL_OK) return st;
     }
     return FL_OK;

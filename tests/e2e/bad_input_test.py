@@ -84,6 +84,22 @@ def bad_lines(folder):
     check(all(e["response"] is None and e["error"]["message"] for e in errors), f"{errors}")
 
 
+def long_lines(folder):
+    """Lines around and above the 8 MB of a frame reach the worker; what cannot be computed is a row's error and never the job's end."""
+    job, out = folder / "job.jsonl", folder / "out.jsonl"
+    frame = 8 << 20
+    rest = len(json.dumps({**GOOD, "metadata": {"x": ""}}))
+    job.write_bytes(job_lines(GOOD, *[{**GOOD, "metadata": {"x": "m" * (frame - rest + more)}} for more in (-1, 0, 1)], {**GOOD, "prompt": "x y " * (3 << 20)},
+                              {**GOOD, "prompt": [5] * 4_000_000}, b"x" * (65 << 20), GOOD))
+    fleet.run(job, out, expect=1)
+    check([a["custom_id"] for a in fleet.lines(out)] == ["row-1", "row-2", "row-3", "row-4", "row-8"], "a good row is missing")
+    errors = {e["custom_id"]: e["error"]["code"] for e in fleet.lines(f"{out}.errors.jsonl")}
+    check(errors == {"row-5": "context_overflow", "row-6": "context_overflow", "row-7": "line_too_long"}, f"{errors}")
+    fleet.call([fleet.TOKENFLEET, "verify", "--spool", f"{out}.spool"])
+    done = subprocess.run([fleet.TOKENFLEET, "generate", "--model", str(DEMO), "-"], input="x y " * (3 << 20), text=True, capture_output=True, timeout=60)
+    check(done.returncode in (1, 2) and "context" in done.stderr, f"exit {done.returncode}: {done.stderr}")
+
+
 def write_model(folder, name, change_config=None, change_tensors=None, cut=None):
     """A copy of the demo model with config.json, the safetensors header or its length changed."""
     model = folder / name
@@ -230,4 +246,4 @@ def interrupted(folder):
 
 
 if __name__ == "__main__":
-    fleet.main([usage, job_files, bad_lines, bad_models, changed_job_or_model, spool_and_port_in_use, disk_full, interrupted])
+    fleet.main([usage, job_files, bad_lines, long_lines, bad_models, changed_job_or_model, spool_and_port_in_use, disk_full, interrupted])

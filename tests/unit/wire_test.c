@@ -169,7 +169,7 @@ static void hostile_counts_are_refused_before_anything_is_allocated(void **state
     assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x06\x08\xdd\xff\xff\xff\xff", &err), FL_CORRUPT);         /* list of 2^32-1 */
     assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x06\x08\xdd\x00\x01\x00\x00\x01", &err), FL_CORRUPT);     /* 65,536, one there */
     assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x01\x04\xdb\xff\xff\xff\xff""abc", &err), FL_CORRUPT);    /* str of 2^32-1 */
-    assert_int_equal(DECODE(arena, "\x84\x00\x01\x01\x01\x02\xcd\x10\x01\x04\xa1""a", &err), FL_CORRUPT);      /* 4,097 parts */
+    assert_int_equal(DECODE(arena, "\x84\x00\x01\x01\x01\x02\xcd\x90\x01\x04\xa1""a", &err), FL_CORRUPT);      /* 36,865 parts */
     assert_non_null(strstr(err.text, "parts"));
     char deep[40];
     memset(deep, 0x91, sizeof deep);
@@ -437,6 +437,41 @@ static void a_pipe_carries_messages_too(void **state)
     close(fds[1]);
 }
 
+/* Lines of one byte less than a frame, of a frame, of one byte more and of three frames, each between short ones. */
+static void a_long_line_travels_in_several_parts(void **state)
+{
+    fl_arena *arena = *state;
+    static const size_t sizes[] = { 3, FL_FRAME_PAYLOAD_MAX - 1, 1, FL_FRAME_PAYLOAD_MAX, FL_FRAME_PAYLOAD_MAX + 1, 3 * (size_t)FL_FRAME_PAYLOAD_MAX, 2 };
+    enum { N = sizeof sizes / sizeof *sizes };
+    uint8_t *bytes = malloc(3 * (size_t)FL_FRAME_PAYLOAD_MAX);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < 3 * (size_t)FL_FRAME_PAYLOAD_MAX; i++) bytes[i] = (uint8_t)(i * 31 >> 8);
+    uint64_t numbers[N];
+    fl_bytes parts[4 * N], *end = parts;
+    for (uint32_t i = 0; i < N; end += wire_line_parts(sizes[i++])) {
+        numbers[i] = i + 1;
+        wire_line_cut((fl_bytes){ bytes, sizes[i] }, end);
+    }
+    wire_list list = { numbers, N };
+    wire_msg sent = { .type = WIRE_GRANT, .n_parts = (uint32_t)(end - parts), .parts = parts, .grant = { .job = 1, .lease = 1, .rows = list, .sample_lo = list, .sample_hi = list, .lines = list } }, got;
+    const uint8_t *header;
+    size_t n;
+    fl_err err;
+    assert_int_equal(sent.n_parts, N + 5);
+    assert_int_equal(wire_encode(&sent, arena, &header, &n, &err), FL_OK);
+    assert_int_equal(wire_decode(&got, header, n, parts, sent.n_parts, arena, &err), FL_OK);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        fl_bytes line = wire_line_next(&got, &at, arena);
+        assert_int_equal(line.bytes, sizes[i]);
+        assert_true(memcmp(line.data, bytes, line.bytes) == 0);
+    }
+    assert_int_equal(at, sent.n_parts);
+    parts[sent.n_parts - 1] = (fl_bytes){ bytes, FL_FRAME_PAYLOAD_MAX };     /* a last line that does not end */
+    assert_int_equal(wire_decode(&got, header, n, parts, sent.n_parts, arena, &err), FL_CORRUPT);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,6 +492,7 @@ int main(void)
         cmocka_unit_test(a_flipped_byte_on_the_stream_is_refused),
         cmocka_unit_test(sending_to_a_peer_that_is_gone_is_closed_and_raises_no_signal),
         cmocka_unit_test_setup_teardown(a_pipe_carries_messages_too, open_arena, close_arena),
+        cmocka_unit_test_setup_teardown(a_long_line_travels_in_several_parts, open_arena, close_arena),
     };
     return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }
