@@ -350,7 +350,7 @@ static int summarize(run *r)
     if (c->failed) fprintf(stderr, "the reasons of the failed rows are in %s\n", command_shown_path(r->files.errors));
     if (r->options->as_json) {
         json_t *json = summary_json(r, seconds, tokens_per_s);
-        char *text = json ? json_dumps(json, JSON_COMPACT) : NULL;
+        char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
         if (text) puts(text);
         free(text);
         json_decref(json);
@@ -437,7 +437,7 @@ int cmd_run(int argc, char **argv)
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute (default auto)", &o.device, 0, 0, false },
         { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },
-        { "--max-context", FLAG_NUMBER, "N", "longest prompt + completion (default the model's)", &o.max_context, 1, UINT32_MAX, false },
+        { "--max-context", FLAG_NUMBER, "N", "longest prompt + completion (default the model's)", &o.max_context, 1, 1 << 30, false },
         { "--now", FLAG_NUMBER, "SECONDS", "the time chat templates see (default now)", &o.now, 1, UINT32_MAX, false },
         { "--spool", FLAG_TEXT, "DIR", "where progress is kept (default OUT.spool)", &o.spool, 0, 0, false },
         { "--force", FLAG_SWITCH, "", "overwrite output files that are not this job's", &o.force, 0, 0, false },

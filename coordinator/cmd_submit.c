@@ -105,7 +105,7 @@ int cmd_submit(int argc, char **argv)
         { "--model", FLAG_TEXT, "NAME", "the model's name as workers announce it (default: the one there is)", &o.model, 0, 0, false },
         { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },
-        { "--max-context", FLAG_NUMBER, "N", "longest prompt + completion (default the model's)", &o.max_context, 1, UINT32_MAX, false },
+        { "--max-context", FLAG_NUMBER, "N", "longest prompt + completion (default the model's)", &o.max_context, 1, 1 << 30, false },
         { "--now", FLAG_NUMBER, "SECONDS", "the time chat templates see (default now)", &o.now, 1, UINT32_MAX, false },
         { "--json", FLAG_SWITCH, "", "print the answer as JSON", &o.as_json, 0, 0, false },
     };

@@ -229,7 +229,10 @@ int job_verify_print(const json_t *report, const char *command, bool quiet)
     if (strcmp(state, "incomplete") == 0) {
         return flags_end(ENDED_INCOMPLETE, command, "what is there is sound, but the job is not finished: %lld of %lld rows are open", rows_open_now, n_rows);
     }
-    if (!quiet) printf("sound: %lld rows, %lld results, %lld errors\n", n_rows, (long long)json_integer_value(json_object_get(report, "results")),
-                       (long long)json_integer_value(json_object_get(report, "errors")));
+    if (quiet) return ENDED_WELL;
+    printf("sound: %lld rows, %lld results, %lld errors", n_rows, (long long)json_integer_value(json_object_get(report, "results")),
+           (long long)json_integer_value(json_object_get(report, "errors")));
+    if (rows_open_now) printf(", %lld rows open when the job was ended", rows_open_now);
+    printf("\n");
     return ENDED_WELL;
 }

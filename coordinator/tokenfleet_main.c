@@ -1,7 +1,10 @@
 /* tokenfleet_main.c - the user's program: a table of commands. */
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "coordinator/commands.h"
 #include "coordinator/flags.h"
 
@@ -27,9 +30,16 @@ static void print_usage(FILE *file)
                   "\nexample:\n  tokenfleet run job.jsonl --model demo --workers 2\n");
 }
 
-int main(int argc, char **argv)
+/* A standard stream that was closed must not become the number of a file of the spool: sentences would be written into it. */
+static void fill_standard_streams(void)
 {
-    signal(SIGPIPE, SIG_IGN);
+    int fd;
+    do fd = open("/dev/null", O_RDWR); while (fd >= 0 && fd <= 2);
+    if (fd > 2) close(fd);
+}
+
+static int run_command(int argc, char **argv)
+{
     if (argc < 2) {
         fprintf(stderr, "tokenfleet: no command is given; `tokenfleet --help` lists them\n");
         return ENDED_USAGE;
@@ -47,4 +57,15 @@ int main(int argc, char **argv)
     }
     fprintf(stderr, "tokenfleet: there is no command '%s'; `tokenfleet --help` lists them\n", argv[1]);
     return ENDED_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    fill_standard_streams();
+    signal(SIGPIPE, SIG_IGN);
+    int ended = run_command(argc, argv);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return ended;
+    if (errno == EPIPE) return ended;                    /* who read the answer has seen enough */
+    fprintf(stderr, "tokenfleet: the answer cannot be written to standard output: %s\n", strerror(errno));
+    return ENDED_ENVIRONMENT;
 }

@@ -48,6 +48,22 @@ def usage(folder):
         check(words in done.stderr, f"--device {device}: {done.stderr}")
 
 
+def standard_streams(folder):
+    """An answer that cannot be written is an error, and a closed stream never becomes a file of the spool."""
+    job, out = folder / "job.jsonl", folder / "out.jsonl"
+    job.write_bytes(job_lines(GOOD, b"bad"))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([str(a) for a in fleet.run_args(job, out, "--json")], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        check(done.returncode == 3 and "standard output" in done.stderr, f"exit {done.returncode}: {done.stderr}")
+    closed = folder / "closed.jsonl"
+    run = " ".join(str(a) for a in fleet.run_args(job, closed, "--json"))
+    fleet.call(["sh", "-c", f"exec {run} <&- >&- 2>&-"], expect=1, timeout=60)
+    check(fleet.both(closed) == fleet.both(out), "closed streams change the files")
+    fleet.call([fleet.TOKENFLEET, "verify", "--spool", f"{closed}.spool"])
+    lock = (folder / "closed.jsonl.spool" / "lock").read_text()
+    check(lock.strip().isdigit(), f"a sentence is in the lock file: {lock}")
+
+
 def job_files(folder):
     refused(folder, None, expect=3, words="missing.jsonl", job=folder / "missing.jsonl")
     refused(folder, None, expect=2, words="directory", job=folder)
@@ -246,4 +262,4 @@ def interrupted(folder):
 
 
 if __name__ == "__main__":
-    fleet.main([usage, job_files, bad_lines, long_lines, bad_models, changed_job_or_model, spool_and_port_in_use, disk_full, interrupted])
+    fleet.main([usage, standard_streams, job_files, bad_lines, long_lines, bad_models, changed_job_or_model, spool_and_port_in_use, disk_full, interrupted])
