@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,18 +162,27 @@ static fl_status find_or_make_job(run *r, fl_err *err)
     else st = check_same_job(r, err);
     if (st != FL_OK) return st;
     r->was_closed = r->job->state != JOB_OPEN;
+    if (r->was_closed) r->job->outputs_due = true;       /* written again from the ledger: OUT may have been removed or edited since */
     r->tokens_before = r->job->counts.tokens;
     return run_files_remember(&r->files, err);
+}
+
+/* Cores this process may run on. */
+static uint64_t available_cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint64_t)CPU_COUNT(&set) : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 static fl_status start_workers(run *r, fl_err *err)
 {
     const run_options *o = r->options;
+    uint64_t cores = available_cores(), threads = o->threads ? o->threads : cores > o->workers ? cores / o->workers : 1;
     const struct { const char *flag; uint64_t value; } numbers[] = {
-        { "--threads", o->threads }, { "--batch", o->batch }, { "--prefill-budget", o->prefill_budget }, { "--kv-tokens", o->kv_tokens }, { "--max-context", o->max_context },
+        { "--threads", threads }, { "--batch", o->batch }, { "--prefill-budget", o->prefill_budget }, { "--kv-tokens", o->kv_tokens }, { "--max-context", o->max_context },
     };
     char program[4096], texts[5][24];
-    char *argv[WORKER_ARGS_MAX] = { program, "--connect", r->endpoint, "--model", r->model };
+    char *argv[WORKER_ARGS_MAX] = { program, "--connect", r->endpoint, "--model", strcmp(o->model, FL_DEMO_MODEL) == 0 ? FL_DEMO_MODEL : r->model };      /* the name it announces */
     int argc = 5;
     fl_status st = spawn_find_beside("tokenfleet-worker", program, sizeof program, err);
     if (st != FL_OK) return is_the_world(err);
@@ -345,7 +355,7 @@ static int summarize(run *r)
     uint64_t tokens = c->tokens > r->tokens_before ? c->tokens - r->tokens_before : 0;
     double seconds = (double)(daemon_now_ms() - r->began_ms) / 1000, work = r->first_ms && r->ended_ms > r->first_ms ? (double)(r->ended_ms - r->first_ms) / 1000 : 0;
     double tokens_per_s = work > 0 ? (double)tokens / work : 0;
-    fprintf(stderr, "%" PRIu64 " rows: %" PRIu64 " completed, %" PRIu64 " failed; %" PRIu64 " tokens in %.1f s (%.0f tokens/s) -> %s\n", c->rows, c->completed, c->failed, tokens,
+    fprintf(stderr, "%" PRIu64 " rows: %" PRIu64 " completed, %" PRIu64 " failed; %" PRIu64 " tokens in %.1f s (%.0f tokens/s once the model was loaded) -> %s\n", c->rows, c->completed, c->failed, tokens,
             seconds, tokens_per_s, command_shown_path(r->files.out));
     if (c->failed) fprintf(stderr, "the reasons of the failed rows are in %s\n", command_shown_path(r->files.errors));
     if (r->options->as_json) {
@@ -433,7 +443,7 @@ int cmd_run(int argc, char **argv)
         { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default the job's name with .out.jsonl behind it; needed with -)", &o.out, 0, 0, false },
         { "--errors", FLAG_TEXT, "ERR.jsonl", "where failed rows go (default OUT.errors.jsonl)", &o.errors, 0, 0, false },
         { "--workers", FLAG_NUMBER, "N", "worker processes (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
-        { "--threads", FLAG_NUMBER, "N", "threads of each worker (default all cores; with more workers give each its share)", &o.threads, 1, 1024, false },
+        { "--threads", FLAG_NUMBER, "N", "threads of each worker (default: its share of all cores)", &o.threads, 1, 1024, false },
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute (default auto)", &o.device, 0, 0, false },
         { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },

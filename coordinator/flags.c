@@ -126,7 +126,7 @@ int flags_parse(const flag_command *command, const flag *flags, int n_flags, int
     *n_operands = 0;
     for (int i = 0; i < argc; i++) {
         if (strcmp(argv[i], "--") == 0) break;
-        if (strcmp(argv[i], "--help") == 0) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             print_help(command, flags, n_flags);
             return ENDED_WELL;
         }

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How every command ends (DESIGN.md section 4). */
+/* How every command ends (ops/DESIGN.md section 4). */
 enum { ENDED_WELL = 0, ENDED_ROWS_FAILED = 1, ENDED_USAGE = 2, ENDED_ENVIRONMENT = 3, ENDED_INCOMPLETE = 4 };
 
 #define FLAGS_OPERANDS_MAX 2

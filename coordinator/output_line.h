@@ -1,5 +1,5 @@
 /* output_line.h - one line of OUT or ERR, as a pure function of what the ledger holds. Nothing volatile: the same job, results and table give the same bytes.
- * Source   DESIGN.md section 5: the OpenAI batch response object; `body` is a text_completion or chat.completion object.
+ * Source   ops/DESIGN.md section 5: the OpenAI batch response object; `body` is a text_completion or chat.completion object.
  * Ids      `id`, `request_id` and the body's `id` are XXH3-128 of (job content, custom_id).
  * Text     the sample's bytes up to its stop, with echo behind the prompt's; malformed UTF-8 becomes U+FFFD, and tokenfleet.choices[i].text_base64 has the bytes.
  * Logprobs of all generated tokens, also the end token and a stop string's, which the text does not show. A token is named by its text; one whose bytes are

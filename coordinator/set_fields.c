@@ -23,23 +23,11 @@ static fl_status add_field(json_t *fields, const char *setting, fl_err *err)
     return st;
 }
 
-/* A row that gives nothing else shows whether the fields are ones that a row may have. */
-static fl_status check_fields(const char *fields, fl_err *err)
-{
-    static const char line[] = "{\"prompt\": [0]}";
-    fl_row row = { 0 };
-    fl_row_fault fault = { 0 };
-    fl_status st = FL_OK;
-    if (fl_row_parse(&row, line, sizeof line - 1, 1, fields, &fault) != ROW_OK) st = fl_fail(err, FL_INVALID, "--set: %s", fault.text);
-    else if (row.unknown_fields) st = fl_fail(err, FL_INVALID, "--set: no row has a field named %s", row.unknown_fields);
-    fl_row_free(&row);
-    return st;
-}
-
 fl_status set_fields_json(const flag_list *settings, char **out, fl_err *err)
 {
     fl_status st = FL_OK;
     char *text = NULL;
+    fl_row_fault fault = { 0 };
     json_t *fields = json_object();
     if (!fields) return fl_fail(err, FL_FULL, "no memory for --set");
     for (int i = 0; i < settings->n; i++) {
@@ -47,7 +35,7 @@ fl_status set_fields_json(const flag_list *settings, char **out, fl_err *err)
     }
     text = settings->n ? json_dumps(fields, JSON_COMPACT | JSON_SORT_KEYS) : strdup("");
     if (!text) { st = fl_fail(err, FL_FULL, "no memory for --set"); goto done; }
-    if (settings->n && (st = check_fields(text, err)) != FL_OK) goto done;
+    if (settings->n && fl_row_defaults_check(text, &fault) != ROW_OK) { st = fl_fail(err, FL_INVALID, "%s", fault.text); goto done; }
     *out = text;
     text = NULL;
 done:

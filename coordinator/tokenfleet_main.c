@@ -44,7 +44,7 @@ static int run_command(int argc, char **argv)
         fprintf(stderr, "tokenfleet: no command is given; `tokenfleet --help` lists them\n");
         return ENDED_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_usage(stdout);
         return ENDED_WELL;
     }

@@ -1,5 +1,5 @@
 /* engine.h - one model on one device: continuous batching with chunked prefill over paged KV blocks and recurrent-state slots.
- * Bits     DESIGN.md section 7: what a request yields depends on the request, the model and the numerics id alone, never on its neighbours, budgets,
+ * Bits     ops/DESIGN.md section 7: what a request yields depends on the request, the model and the numerics id alone, never on its neighbours, budgets,
  *          threads, preemptions or the prefix cache.
  * Memory   planned, taken and logged in engine_open; engine_step allocates only a request's own growth of tokens.
  * Threads  an engine belongs to one thread. */
@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     const char *name;                /* last part of the path */
     const char *architecture;        /* "qwen3_5_moe" */
-    const char *fingerprint;         /* hex, of the model (DESIGN.md section 7) */
+    const char *fingerprint;         /* hex, of the model (ops/DESIGN.md section 7) */
     const char *numerics;            /* numerics id: "cpu/1/bf16/f32" ... */
     int32_t n_vocab, context_max;
     const int32_t *eos_ids; int32_t n_eos;

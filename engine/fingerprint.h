@@ -1,4 +1,4 @@
-/* fingerprint.h - what pins a model: XXH3-128 over its json and jinja files, all tensor headers and a page of every tensor (DESIGN.md section 7).
+/* fingerprint.h - what pins a model: XXH3-128 over its json and jinja files, all tensor headers and a page of every tensor (ops/DESIGN.md section 7).
  * Threads  plain functions. */
 #ifndef ENGINE_FINGERPRINT_H
 #define ENGINE_FINGERPRINT_H

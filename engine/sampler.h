@@ -37,7 +37,7 @@ const float *sampler_probabilities(const sampler *s);
  * ops->log_sum_exp. */
 void logprobs_of(const float *logits, int32_t n_vocab, float lse, int32_t id, int32_t n_top, float *logprob, int32_t *top_ids, float *top_logprobs);
 
-/* Philox4x32-10, and the uniform of DESIGN.md section 7. */
+/* Philox4x32-10, and the uniform of ops/DESIGN.md section 7. */
 void  philox4x32(uint32_t out[4], const uint32_t counter[4], const uint32_t key[2]);
 float sampler_uniform(uint64_t seed, uint64_t id_hash, uint32_t sample, uint32_t token_index);
 

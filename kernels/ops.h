@@ -2,7 +2,7 @@
  * definition of each is kernels/NAME_ref.c in scalar double.
  * Shapes   row-major; x, y and all activations are fp32 [n_rows, dim]; weights are as stored (bf16, f16, f32). Pointers are
  *          memory of the ops' device (the CPU here). y may be x only where a comment says so.
- * Bits     DESIGN.md section 7: a row's result depends on that row, its sequence's KV and state, and nothing else: no lanes,
+ * Bits     ops/DESIGN.md section 7: a row's result depends on that row, its sequence's KV and state, and nothing else: no lanes,
  *          tiles or splits depend on n_rows or on other rows. On the CPU lane l of 16 sums k = l mod 16 in ascending order
  *          with fused multiply-add, then one fixed tree: (0+8),(1+9).. -> 8, +4, +2, +1.
  * Errors   a call outside its domain is a broken assumption of the engine and asserts; sizes were checked when the model was opened.

@@ -1,6 +1,6 @@
 /* job_row.h - one line of a job file as a request. Ingest uses it to accept or refuse a line, the worker uses it again on
  * the same bytes to run the row, so both always agree on what a line means.
- * Source   DESIGN.md section 5 (the OpenAI batch line, or the plain form), shared by /v1/completions and /v1/chat/completions.
+ * Source   ops/DESIGN.md section 5 (the OpenAI batch line, or the plain form), shared by /v1/completions and /v1/chat/completions.
  * Threads  plain functions; a row belongs to its caller. */
 #ifndef FL_JOB_ROW_H
 #define FL_JOB_ROW_H

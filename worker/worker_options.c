@@ -96,7 +96,7 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
         const char *equals = strchr(argv[i], '=');
         size_t name_bytes = equals ? (size_t)(equals - argv[i]) : strlen(argv[i]);
         const option *o = NULL;
-        if (strcmp(argv[i], "--help") == 0) return help(options, n);
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return help(options, n);
         if (strcmp(argv[i], "--version") == 0) return printf("tokenfleet-worker %s\n", TOKENFLEET_VERSION), WORKER_ENDED_WELL;
         for (size_t k = 0; k < n; k++)
             if (strlen(options[k].name) == name_bytes && memcmp(options[k].name, argv[i], name_bytes) == 0) o = &options[k];

@@ -35,7 +35,8 @@ def job_lines(*rows):
 
 def usage(folder):
     for args in (["run"], ["run", "x", "--nonsense", "1"], ["nonsense"], [], ["run", "x", "--model", "demo", "--device", "tpu"],
-                 ["run", "x", "--model", "demo", "--workers", "many"], ["verify"], ["status", "--to"]):
+                 ["run", "x", "--model", "demo", "--workers", "many"], ["run", DEMO / "demo_job.jsonl", "--model", "demo", "--set", "temprature=1"],
+                 ["generate", "--model", "demo", "--set", "nope=1", "x"], ["generate", "--model", "demo", "--set", "top_k", "x"], ["verify"], ["status", "--to"]):
         done = fleet.call([fleet.TOKENFLEET, *args], expect=2)
         check(done.stderr.strip(), f"{args}: no sentence")
     for command in ("run", "coordinator", "submit", "list", "status", "watch", "fetch", "verify", "cancel", "generate"):

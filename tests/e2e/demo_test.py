@@ -41,6 +41,7 @@ def demo_job(folder):
         ids = [i for i in choice["token_ids"] if i not in END_IDS]
         check(row["custom_id"] == want["task_id"] and ids == want["greedy_ids"], f"{want['task_id']}: ids {ids} instead of {want['greedy_ids']}")
         check(choice["text"] == want["completion"], f"{want['task_id']}: text {choice['text']!r} instead of {want['completion']!r}")
+        check(row["response"]["body"]["model"] == "demo", f"the model is called {row['response']['body']['model']}")
         check(choice["finish_reason"] == "stop", f"{want['task_id']}: finish_reason {choice['finish_reason']}")
     check((folder / "demo.jsonl.errors.jsonl").read_text() == "", "the error file is not empty")
     if not SANITIZED:

@@ -51,7 +51,7 @@ def intact(folder):
 
 
 def edited_out(folder):
-    """OUT with a line removed, doubled, swapped, or one byte changed."""
+    """OUT with a line removed, doubled, swapped, or one byte changed; running again writes it as it was."""
     out = make_run(folder)
     whole = out.read_bytes()
     lines = whole.splitlines(keepends=True)
@@ -67,7 +67,11 @@ def edited_out(folder):
         out.write_bytes(b"".join(edit))
         words = verify(out, 1)
         check("row-name-7" in words.stderr or "row-name-8" in words.stderr, f"OUT {name}: the row is not named: {words.stderr}")
-    out.write_bytes(whole)
+    for spoil in (out.unlink, lambda: out.write_bytes(whole[:-9])):
+        spoil()
+        verify(out, 1)
+        fleet.run(out.parent / "job.jsonl", out, "--seed", "3", expect=1)
+        check(out.read_bytes() == whole, "running again does not restore OUT")
     errors = out.parent / f"{out.name}.errors.jsonl"
     kept = errors.read_bytes()
     errors.write_bytes(b"")

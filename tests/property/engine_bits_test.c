@@ -1,4 +1,4 @@
-/* What a request yields depends on the request and the model alone (DESIGN.md section 7): random requests, the same fl_result_encode bytes whatever the batch
+/* What a request yields depends on the request and the model alone (ops/DESIGN.md section 7): random requests, the same fl_result_encode bytes whatever the batch
  * limit, prefill budget, KV pool, threads, kernel form, order of arrival and split of samples. Prints its seed; TOKENFLEET_TEST_SEED replays another. */
 #include <setjmp.h>
 #include <stdarg.h>

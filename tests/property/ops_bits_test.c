@@ -1,4 +1,4 @@
-/* ops_bits_test.c - what DESIGN.md section 7 promises of the CPU kernels, over random sizes and inputs (with NaN, infinities, huge and subnormal values):
+/* ops_bits_test.c - what ops/DESIGN.md section 7 promises of the CPU kernels, over random sizes and inputs (with NaN, infinities, huge and subnormal values):
  * the scalar, AVX2 and AVX-512 forms give the same bits; 1, 2 and 3 threads give the same bits; a row computed alone, and a prompt's row computed as a
  * generated one, has the bits it has among others. A NaN equals a NaN.
  * OPS_BITS_SEED=N runs another set of cases. */

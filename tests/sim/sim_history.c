@@ -195,6 +195,7 @@ static void audit_job(sim *s, sim_job *j)
         if (a.has_error[i]) n_failed++;
         else if (n == j->rows[i].n) n_completed++;
         else if (a.cause == LEDGER_COMPLETED) sim_violation(s, "job %" PRIu64 " row %u is lost: %u of %u results", j->id.v, i, n, j->rows[i].n);
+        else if (a.cause) n_failed++;                    /* ended early: the row gets a batch_cancelled or batch_expired line */
     }
     if (!s->core || !coord_job_find(s->core, j->id, &status)) goto done;
     if (status.rows_completed != n_completed || status.rows_failed != n_failed || status.rows != j->n_rows || status.n_tokens != a.n_tokens)
