@@ -135,7 +135,7 @@ static fl_status wait_reply(client *c, uint64_t number, int timeout_ms, json_t *
         zmq_pollitem_t items[] = { { .socket = c->socket, .events = ZMQ_POLLIN }, { .socket = c->events, .events = ZMQ_POLLIN } };
         zmq_msg_t frames[FRAMES_MAX];
         int n = zmq_poll(items, 2, left);
-        if (n < 0 && zmq_errno() == EINTR) return fl_fail(err, FL_CLOSED, "interrupted while waiting for %s", c->endpoint);
+        if (n < 0 && zmq_errno() == EINTR) return fl_fail(err, FL_AGAIN, "interrupted while waiting for %s", c->endpoint);
         if (n <= 0) continue;
         int n_frames = read_frames(c, frames);
         if (n_frames == 0 && was_lost(c)) {

@@ -32,6 +32,7 @@ static fl_status open_target(target *t, const char *path, bool force, fl_err *er
 
 static fl_status write_target(target *t, const uint8_t *data, size_t n_bytes, fl_err *err)
 {
+    if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped before %s was whole; fetch again", t->path);
     for (size_t at = 0; at < n_bytes; ) {
         ssize_t n = write(t->fd, data + at, n_bytes - at);
         if (n < 0 && errno == EINTR) continue;
@@ -120,6 +121,7 @@ static fl_status fetch(job_source *source, const char *out, const char *errors, 
 {
     target targets[2] = { { .fd = -1 }, { .fd = -1 } };
     fl_status st = source->client ? FL_OK : check_finished(source, failed, err);
+    command_catch_signals();                             /* Ctrl-C leaves no half file behind */
     if (st == FL_OK) st = open_target(&targets[0], out, force, err);
     if (st == FL_OK) st = open_target(&targets[1], errors, force, err);
     for (int i = 0; st == FL_OK && i < 2; i++) {

@@ -19,7 +19,8 @@ typedef struct {
     bool exists;                         /* under the temporary name */
 } sink;
 
-static fl_status open_sink(sink *s, const char *path, fl_err *err)
+/* The temporary name is the job's own, so what a killed process left behind is written over by the next one and does not stay. */
+static fl_status open_sink(sink *s, const char *path, const char *job_name, fl_err *err)
 {
     struct stat at;
     *s = (sink){ .path = path, .fd = -1 };
@@ -27,7 +28,7 @@ static fl_status open_sink(sink *s, const char *path, fl_err *err)
     const char *slash = strrchr(path, '/');
     s->dir = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
     s->buffer = malloc(BUFFER_BYTES);
-    if (!s->dir || !s->buffer || asprintf(&s->temporary, "%s.tmp-%ld", path, (long)getpid()) < 0) {
+    if (!s->dir || !s->buffer || asprintf(&s->temporary, "%s.tmp-%s", path, job_name) < 0) {
         return fl_fail(err, FL_FULL, "no memory to write %s", path);
     }
     s->fd = open(s->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -94,9 +95,10 @@ fl_status output_file_write(const char *job_dir, const char *out, const char *er
 {
     output_rows *rows_out = NULL;
     sink files[2] = { { .fd = -1 }, { .fd = -1 } };      /* OUT, ERR */
+    const char *slash = strrchr(job_dir, '/'), *job_name = slash ? slash + 1 : job_dir;
     fl_status st = output_rows_open(&rows_out, job_dir, err);
-    if (st == FL_OK) st = open_sink(&files[0], out, err);
-    if (st == FL_OK) st = open_sink(&files[1], errors, err);
+    if (st == FL_OK) st = open_sink(&files[0], out, job_name, err);
+    if (st == FL_OK) st = open_sink(&files[1], errors, job_name, err);
     while (st == FL_OK) {
         output_row row;
         st = output_rows_next(rows_out, &row, err);

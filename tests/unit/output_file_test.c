@@ -201,6 +201,21 @@ static void an_edited_line_is_found_and_its_row_is_named(void **unused)
     json_decref(report);
 }
 
+static void what_a_killed_process_left_does_not_stay(void **unused)
+{
+    (void)unused;
+    fl_err err;
+    job_counts counts;
+    char left[2][128];
+    close_job(LEDGER_CANCELLED);
+    for (int i = 0; i < 2; i++) {
+        snprintf(left[i], sizeof left[i], "%s.tmp-job-0000000000000001", i ? errors_path : out_path);
+        fclose(fopen(left[i], "we"));
+    }
+    assert_int_equal(output_file_write(job->dir, out_path, errors_path, &counts, &err), FL_OK);
+    for (int i = 0; i < 2; i++) assert_int_not_equal(access(left[i], F_OK), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -209,6 +224,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_job_cancelled_before_any_worker_came_has_errors_only, setup, teardown),
         cmocka_unit_test_setup_teardown(an_open_job_has_no_outputs, setup, teardown),
         cmocka_unit_test_setup_teardown(a_completed_job_that_lacks_a_result_is_corrupt_and_leaves_nothing, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_a_killed_process_left_does_not_stay, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_no_regular_file_is_not_replaced, setup, teardown),
         cmocka_unit_test_setup_teardown(an_edited_line_is_found_and_its_row_is_named, setup, teardown),
     };
