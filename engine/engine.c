@@ -161,6 +161,7 @@ static fl_status describe(engine *e, const char *model_dir, fl_err *err)
     e->info.fingerprint = e->fingerprint;
     e->info.numerics = e->numerics;
     e->info.n_vocab = c->n_vocab;
+    e->info.context_model = c->context_max;
     e->info.context_max = model_context(e->m);
     e->info.eos_ids = c->eos_ids;
     e->info.n_eos = c->n_eos;

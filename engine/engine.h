@@ -32,7 +32,8 @@ typedef struct {
     const char *architecture;        /* "qwen3_5_moe" */
     const char *fingerprint;         /* hex, of the model (ops/DESIGN.md section 7) */
     const char *numerics;            /* numerics id: "cpu/1/bf16/f32" ... */
-    int32_t n_vocab, context_max;
+    int32_t n_vocab;
+    int32_t context_model, context_max;                  /* prompt + completion: what the model can do, and what this engine was opened for */
     const int32_t *eos_ids; int32_t n_eos;
     float temperature, top_p, min_p, repetition_penalty; int32_t top_k;      /* generation_config.json; OpenAI's defaults where absent */
     int64_t kv_tokens;

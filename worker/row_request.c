@@ -158,11 +158,12 @@ static void resolve_sampling(const row_maker *maker, const job_settings *job, ro
     request->wants_prompt = row->echo || row->return_token_ids || row->prompt_logprobs >= 0;
 }
 
-/* max_tokens, and whether prompt and completion fit: first into the job's context (else a row error), then into this worker's (else no room). */
+/* max_tokens, and whether prompt and completion fit: first into the job's and the model's context (else a row error), then into this worker's (else no room). */
 static fl_status resolve_lengths(const row_maker *maker, const job_settings *job, row_request *request, row_refusal *refusal, fl_err *err)
 {
     const fl_row *row = &request->row;
-    int64_t here = maker->info->context_max, limit = job->max_context ? (int64_t)job->max_context : here, n_prompt = request->n_prompt;
+    int64_t here = maker->info->context_max, limit = maker->info->context_model, n_prompt = request->n_prompt;
+    if (job->max_context && job->max_context < limit) limit = job->max_context;
     bool rest = !(row->given & ROW_GIVEN_MAX_TOKENS) && row->prompt_kind == ROW_PROMPT_MESSAGES;
     int64_t max_tokens = row->given & ROW_GIVEN_MAX_TOKENS ? row->max_tokens : rest ? limit - n_prompt : PROMPT_MAX_TOKENS_DEFAULT;
     if (rest && max_tokens < 1)

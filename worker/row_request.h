@@ -14,7 +14,7 @@
 typedef struct {
     uint64_t job;
     uint64_t seed;
-    uint32_t max_context;            /* prompt + completion; 0 = the engine's */
+    uint32_t max_context;            /* prompt + completion; 0 = the model's, which is the most in any case */
     uint32_t now_s;                  /* what strftime_now sees */
     char *defaults;                  /* owned; --set as a JSON object; NULL when none */
 } job_settings;

@@ -113,6 +113,8 @@ def long_lines(folder):
     errors = {e["custom_id"]: e["error"]["code"] for e in fleet.lines(f"{out}.errors.jsonl")}
     check(errors == {"row-5": "context_overflow", "row-6": "context_overflow", "row-7": "line_too_long"}, f"{errors}")
     fleet.call([fleet.TOKENFLEET, "verify", "--spool", f"{out}.spool"])
+    job.write_bytes(job_lines({"prompt": [5] * 9000, "max_tokens": 1}))
+    fleet.run(job, folder / "wide.jsonl", "--max-context", "20000", expect=1, timeout=60)         # more than the model's: the row fails, the job ends
     done = subprocess.run([fleet.TOKENFLEET, "generate", "--model", str(DEMO), "-"], input="x y " * (3 << 20), text=True, capture_output=True, timeout=60)
     check(done.returncode in (1, 2) and "context" in done.stderr, f"exit {done.returncode}: {done.stderr}")
 

@@ -14,7 +14,7 @@
 #define DEMO OPS_DIR "/demo_model"
 
 /* A model whose generation_config.json gives every field a value of its own. */
-static const engine_info INFO = { .name = "m", .n_vocab = 1024, .context_max = 200, .temperature = 0.75f, .top_p = 0.5f, .min_p = 0.125f, .repetition_penalty = 1.5f,
+static const engine_info INFO = { .name = "m", .n_vocab = 1024, .context_model = 200, .context_max = 200, .temperature = 0.75f, .top_p = 0.5f, .min_p = 0.125f, .repetition_penalty = 1.5f,
                                   .top_k = 33, .has_tokenizer = true };
 static const job_settings JOB_SETTINGS = { .job = 1, .seed = 99, .now_s = 1700000000 };
 
@@ -190,14 +190,23 @@ static void the_jobs_context_decides_what_is_an_error_and_the_workers_what_has_r
     row_request r = { 0 };
     row_refusal refusal = { 0 };
     fl_err err = { 0 };
-    row_maker *maker = open_demo();
+    row_maker *maker = NULL;
+    engine_info info = INFO;
+    info.context_model = 1000;
+    assert_int_equal(row_maker_open(&maker, DEMO, &info, &err), FL_OK);
     const char *line = "{\"prompt\": [1, 2, 3], \"max_tokens\": 300}";
     job.max_context = 100;
     assert_int_equal(row_request_make(maker, &job, line, strlen(line), 1, &r, &refusal, &err), FL_INVALID);
     assert_int_equal(refusal.code, ROW_CONTEXT_OVERFLOW);
-    job.max_context = 1000;
-    assert_int_equal(row_request_make(maker, &job, line, strlen(line), 1, &r, &refusal, &err), FL_FULL);
-    assert_non_null(strstr(err.text, "303"));
+    for (uint32_t most = 0; most <= 1000; most += 1000) {        /* 0: the model's, which is not the worker's */
+        job.max_context = most;
+        assert_int_equal(row_request_make(maker, &job, line, strlen(line), 1, &r, &refusal, &err), FL_FULL);
+        assert_non_null(strstr(err.text, "303"));
+    }
+    job.max_context = 5000;                              /* more than the model can do: no worker would ever have the room */
+    line = "{\"prompt\": [1, 2, 3], \"max_tokens\": 998}";
+    assert_int_equal(row_request_make(maker, &job, line, strlen(line), 1, &r, &refusal, &err), FL_INVALID);
+    assert_int_equal(refusal.code, ROW_CONTEXT_OVERFLOW);
     job.max_context = 100;
     r = make(maker, &job, "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}");
     assert_int_equal(r.sampling.max_tokens, 100 - r.n_prompt);
