@@ -612,8 +612,10 @@ static void sigterm_finishes_what_runs_then_says_bye(void **state)
     (void)state;
     fleet f;
     wire_msg m;
+    static const char *const rows[] = {"{\"prompt\": [5], \"max_tokens\": 1500, \"ignore_eos\": true, \"n\": 2}", "{\"prompt\": [6], \"max_tokens\": 1500, \"ignore_eos\": true, \"n\": 2}",
+                                       "{\"prompt\": [7], \"max_tokens\": 1500, \"ignore_eos\": true, \"n\": 2}"};      /* none ends before the heartbeat */
     set_up(&f, NULL);
-    grant(&f, 1, 0, 2, 3, SHORT);
+    grant(&f, 1, 0, 2, 3, rows);
     await_beat(&f);
     kill(f.pid, SIGTERM);
     int n_results = 0, n_handed = 0;
