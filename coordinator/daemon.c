@@ -210,7 +210,7 @@ static fl_status perform_sends(coord_daemon *d, turn *t, bool after_sync, fl_err
         case ACTION_JOB_CLOSED: close_job(d, a->job, a->state); break;
         case ACTION_RELEASE: free(a->body.owner); break;
         case ACTION_NOTE: fl_log(FL_LOG_INFO, "%s", a->text); break;
-        default: FL_ASSERT(!"an action of another phase");
+        default: FL_ASSERT(0 && "an action of another phase");
         }
         if (st != FL_OK) return st;
         a->type = ACTION_RELEASE;
