@@ -11,6 +11,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+enum { VOCAB_GAPS = 16, VOCAB_GAPS_FREE = 1 << 16 };                   /* ids without a token: up to 15 for each that has one, and these */
 enum { SHORT_MAX = 48, REBUILT_MAX = 256, TOKEN_BYTES_MAX = 1 << 16, NO_RANK = -1 };
 
 typedef struct { uint64_t key; int32_t rank, id; } merge_slot;           /* key 0 = empty; else left id + 1 << 32 | right id + 1 */
@@ -242,6 +243,8 @@ static fl_status measure_vocab(bpe *b, json_t *vocab, size_t *n_bytes, fl_err *e
         if (json_integer_value(id) >= b->n_vocab) b->n_vocab = (int32_t)json_integer_value(id) + 1;
         *n_bytes += n;
     }
+    if ((size_t)b->n_vocab > VOCAB_GAPS * count + VOCAB_GAPS_FREE)       /* the tables have an entry an id */
+        return fl_fail(err, FL_CORRUPT, "tokenizer: the largest id is %d in a vocabulary of %zu tokens", b->n_vocab - 1, count);
     if (*n_bytes > UINT32_MAX / 2) return fl_fail(err, FL_CORRUPT, "tokenizer: the vocabulary's tokens have %zu bytes together", *n_bytes);
     b->n_tokens = (int32_t)count;
     return FL_OK;

@@ -27,8 +27,11 @@ static void try_table(const uint8_t *data, size_t n_bytes)
     fl_detok *table, *again;
     uint8_t *first, *second, *text;
     size_t n_first, n_second, n_text;
-    fl_err err;
-    if (fl_detok_decode(&table, data, n_bytes, &err) != FL_OK) return;
+    fl_err err = { 0 };
+    if (fl_detok_decode(&table, data, n_bytes, &err) != FL_OK) {
+        FL_ASSERT(err.text[0]);
+        return;
+    }
     FL_ASSERT(fl_detok_encode(table, &first, &n_first, &err) == FL_OK);
     FL_ASSERT(fl_detok_decode(&again, first, n_first, &err) == FL_OK);
     FL_ASSERT(fl_detok_encode(again, &second, &n_second, &err) == FL_OK);

@@ -74,8 +74,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         span s = { data, n, 0, 0 };
         ledger_cursor cursor = { 0 };
         size_t marked = 0;
-        fl_status st = ledger_walk(data, n, 1, is_last, &cursor, see, &s, &marked, NULL);
-        FL_ASSERT(marked <= n);
+        fl_err err = { 0 };
+        fl_status st = ledger_walk(data, n, 1, is_last, &cursor, see, &s, &marked, &err);
+        FL_ASSERT(marked <= n && (st == FL_OK || err.text[0]));
         if (st != FL_OK) continue;
         span again = { data, n, 0, 0 };
         ledger_cursor second = { 0 };

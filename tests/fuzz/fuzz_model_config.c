@@ -10,11 +10,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
     model_config c;
-    fl_err err;
+    fl_err err = { 0 };
     const uint8_t *nul = n_bytes ? memchr(data, 0, n_bytes) : NULL;
     size_t n_config = nul ? (size_t)(nul - data) : n_bytes;
     const char *generation = nul ? (const char *)nul + 1 : NULL;
-    if (model_config_parse(&c, (const char *)data, n_config, generation, nul ? n_bytes - n_config - 1 : 0, &err) != FL_OK) return 0;
+    if (model_config_parse(&c, (const char *)data, n_config, generation, nul ? n_bytes - n_config - 1 : 0, &err) != FL_OK) {
+        FL_ASSERT(err.text[0]);
+        return 0;
+    }
     FL_ASSERT(c.n_vocab > 0 && c.hidden > 0 && c.n_layers > 0 && c.context_max > 0);
     FL_ASSERT(c.n_heads % c.n_kv_heads == 0 && c.n_rot >= 2 && c.n_rot % 2 == 0 && c.n_rot <= c.head_dim);
     FL_ASSERT(isfinite(c.rope_theta) && c.rope_theta >= 1.0 && isfinite(c.norm_eps) && c.norm_eps >= 0.0f);

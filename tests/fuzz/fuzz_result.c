@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     uint8_t *copy = malloc(n_bytes + 1), *first, *second;
     size_t n_first, n_second;
     fl_result result, again;
-    fl_err err;
+    fl_err err = { 0 };
     if (n_bytes) memcpy(copy, data, n_bytes);
     repair_checksums(copy, n_bytes);
     if (fl_result_decode(&result, copy, n_bytes, VOCAB, &err) == FL_OK) {
@@ -39,6 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         fl_result_free(&again);
         free(first);
         free(second);
+    } else {
+        FL_ASSERT(err.text[0]);
     }
     free(copy);
     return 0;

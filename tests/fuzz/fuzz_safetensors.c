@@ -9,10 +9,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
     safetensors *st = NULL;
-    fl_err err;
+    fl_err err = { 0 };
     size_t header_bytes;
     uint64_t total = 0;
-    if (safetensors_open_bytes(&st, "input", data, n_bytes, &err) != FL_OK) return 0;
+    if (safetensors_open_bytes(&st, "input", data, n_bytes, &err) != FL_OK) {
+        FL_ASSERT(err.text[0]);
+        return 0;
+    }
     FL_ASSERT(safetensors_header(st, 0, &header_bytes) == data && header_bytes <= n_bytes);
     for (size_t i = 0; i < safetensors_count(st); i++) {
         const tensor *t = safetensors_at(st, i);

@@ -20,8 +20,11 @@ static void try_ids(const uint8_t *data, size_t n_bytes)
 {
     int32_t *ids, *again;
     size_t n, n_again, used, n_block, used_again;
-    fl_err err;
-    if (fl_token_block_decode(&ids, &n, &used, data, n_bytes, COUNT_MAX, &err) != FL_OK) return;
+    fl_err err = { 0 };
+    if (fl_token_block_decode(&ids, &n, &used, data, n_bytes, COUNT_MAX, &err) != FL_OK) {
+        FL_ASSERT(err.text[0]);
+        return;
+    }
     FL_ASSERT(used <= n_bytes && n <= COUNT_MAX);
     uint8_t *block = malloc(fl_token_block_bound(n));
     FL_ASSERT(fl_token_block_encode(block, fl_token_block_bound(n), &n_block, ids, n, &err) == FL_OK);
@@ -37,8 +40,11 @@ static void try_floats(const uint8_t *data, size_t n_bytes)
 {
     float *values, *again;
     size_t n, n_again, used, n_block, used_again;
-    fl_err err;
-    if (fl_float_block_decode(&values, &n, &used, data, n_bytes, COUNT_MAX, &err) != FL_OK) return;
+    fl_err err = { 0 };
+    if (fl_float_block_decode(&values, &n, &used, data, n_bytes, COUNT_MAX, &err) != FL_OK) {
+        FL_ASSERT(err.text[0]);
+        return;
+    }
     FL_ASSERT(used <= n_bytes && n <= COUNT_MAX);
     uint8_t *block = malloc(fl_float_block_bound(n));
     FL_ASSERT(fl_float_block_encode(block, fl_float_block_bound(n), &n_block, values, n, &err) == FL_OK);

@@ -70,6 +70,7 @@ static void damaged_files_are_corrupt(void **state)
     refused(FL_CORRUPT, "the id of token \"b\"", HEAD "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":-1},\"merges\":[]}}");
     refused(FL_CORRUPT, "the id of token \"b\"", HEAD "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":4194304},\"merges\":[]}}");
     refused(FL_CORRUPT, "the id of token \"b\"", HEAD "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":\"1\"},\"merges\":[]}}");
+    refused(FL_CORRUPT, "the largest id is 4194303 in a vocabulary of 2 tokens", HEAD "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":4194303},\"merges\":[]}}");
     refused(FL_CORRUPT, "merge 0 names \"zz\"", HEAD "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"a zz\"]}}");
     refused(FL_CORRUPT, "merge 0 names \"ba\"", HEAD "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"b a\"]}}");
     refused(FL_CORRUPT, "merge 0 is not two tokens", HEAD "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"a b c\"]}}");
