@@ -26,9 +26,10 @@ static fl_status ask(job_source *source, json_t **report, fl_err *err)
 
 static fl_status prove(job_source *source, json_t **report, fl_err *err)
 {
-    char *dir = job_source_dir(source), *out = job_source_output(source, false), *errors = job_source_output(source, true);
-    fl_status st = dir && out && errors ? job_verify(dir, out, errors, report, err) : fl_fail(err, FL_FULL, "no memory to verify");
+    char *dir = job_source_dir(source), *ledger_dir = job_source_ledger(source), *out = job_source_output(source, false), *errors = job_source_output(source, true);
+    fl_status st = dir && ledger_dir && out && errors ? job_verify(dir, ledger_dir, out, errors, report, err) : fl_fail(err, FL_FULL, "no memory to verify");
     free(dir);
+    free(ledger_dir);
     free(out);
     free(errors);
     return st;

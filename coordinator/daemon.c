@@ -441,12 +441,13 @@ static fl_status probe_workers(coord_daemon *d, fl_err *err)
 static fl_status write_outputs(void *context, fl_err *err)
 {
     output_work *work = context;
-    return output_file_write(work->dir, work->out, work->errors, &work->counts, err);
+    return output_file_write(work->dir, work->ledger_dir, work->out, work->errors, &work->counts, err);
 }
 
 void daemon_forget_outputs(output_work *work)
 {
     free(work->dir);
+    free(work->ledger_dir);
     free(work->out);
     free(work->errors);
     *work = (output_work){ 0 };
@@ -457,9 +458,10 @@ static fl_status begin_outputs(coord_daemon *d, stored_job *job, fl_err *err)
     output_work *work = &d->outputs;
     work->job = job;
     work->dir = strdup(job->dir);
+    work->ledger_dir = strdup(job->ledger_dir);
     work->out = daemon_output_path(d, job, false);
     work->errors = daemon_output_path(d, job, true);
-    fl_status st = work->dir && work->out && work->errors ? background_start(&d->writer, write_outputs, work, err)
+    fl_status st = work->dir && work->ledger_dir && work->out && work->errors ? background_start(&d->writer, write_outputs, work, err)
                                                           : fl_fail(err, FL_FULL, "no memory for the output files' names");
     if (st != FL_OK) daemon_forget_outputs(work);
     return st;

@@ -28,7 +28,7 @@ static fl_status read_job(void *context, const journal_job *entry, fl_err *err)
 {
     coord_daemon *d = context;
     stored_job *job = NULL;
-    fl_status st = job_store_open(&job, d->spool, entry->id, entry->state, entry->created_s, true, err);
+    fl_status st = job_store_open(&job, d->spool, entry, true, err);
     if (st == FL_OK && job->state != JOB_OPEN) {         /* its counts are all that is asked for from now on */
         row_table_close(job->table);
         job->table = NULL;

@@ -17,7 +17,7 @@ typedef struct turn {
 } turn;
 
 /* What the thread that writes output files works on. */
-typedef struct { stored_job *job; char *dir, *out, *errors; job_counts counts; } output_work;
+typedef struct { stored_job *job; char *dir, *ledger_dir, *out, *errors; job_counts counts; } output_work;
 
 struct coord_daemon {
     spool *spool;                        /* owned */

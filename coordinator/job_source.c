@@ -54,16 +54,16 @@ void job_source_close(job_source *s)
 
 /* ---- a spool that nobody holds ---- */
 
-typedef struct { job_id id; job_state state; uint64_t created_s; } named_job;
-typedef struct { named_job *v; size_t n; } named_jobs;
+typedef struct { journal_job *v; size_t n; } named_jobs;
 
 static fl_status note_job(void *context, const journal_job *job, fl_err *err)
 {
     named_jobs *jobs = context;
-    named_job *grown = realloc(jobs->v, (jobs->n + 1) * sizeof *grown);
+    journal_job *grown = realloc(jobs->v, (jobs->n + 1) * sizeof *grown);
     if (!grown) return fl_fail(err, FL_FULL, "no memory for a list of jobs");
     jobs->v = grown;
-    jobs->v[jobs->n++] = (named_job){ job->id, job->state, job->created_s };
+    jobs->v[jobs->n] = *job;
+    jobs->v[jobs->n++].name = "";
     return FL_OK;
 }
 
@@ -79,10 +79,10 @@ static fl_status read_names(const job_source *s, named_jobs *jobs, fl_err *err)
     return st;
 }
 
-static fl_status read_status(const job_source *s, const named_job *named, json_t **out, fl_err *err)
+static fl_status read_status(const job_source *s, const journal_job *named, json_t **out, fl_err *err)
 {
     stored_job *job = NULL;
-    fl_status st = job_store_open(&job, s->spool, named->id, named->state, named->created_s, false, err);
+    fl_status st = job_store_open(&job, s->spool, named, false, err);
     if (st != FL_OK) return st;
     *out = status_of_job(job, NULL);
     job_store_close(job);
@@ -113,7 +113,11 @@ static fl_status choose_in_spool(job_source *s, const char *name, fl_err *err)
     }
     if (st == FL_OK && !name) s->id = jobs.v[0].id;
     bool found = false;
-    for (size_t i = 0; st == FL_OK && i < jobs.n; i++) found |= jobs.v[i].id.v == s->id.v;
+    for (size_t i = 0; st == FL_OK && i < jobs.n; i++) {
+        if (jobs.v[i].id.v != s->id.v) continue;
+        found = true;
+        s->generation = jobs.v[i].generation;
+    }
     if (st == FL_OK && !found) st = fl_fail(err, FL_NOT_FOUND, "there is no job %.40s in %s; `tokenfleet list --spool` shows the ones there are", name, spool_dir(s->spool));
     free(jobs.v);
     return st;
@@ -167,6 +171,11 @@ fl_status job_source_choose(job_source *s, const char *name, fl_err *err)
 char *job_source_dir(const job_source *s)
 {
     return spool_job_path(s->spool, s->id, NULL);
+}
+
+char *job_source_ledger(const job_source *s)
+{
+    return spool_ledger_path(s->spool, s->id, s->generation);
 }
 
 char *job_source_output(const job_source *s, bool errors)

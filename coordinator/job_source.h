@@ -18,6 +18,7 @@ typedef struct {
     char out[RUN_FILES_PATH_MAX], errors[RUN_FILES_PATH_MAX];    /* of a spool of `run`; "" otherwise */
     char job[FL_JOB_NAME_BYTES];         /* the chosen job's name; "" before job_source_choose */
     job_id id;
+    uint32_t generation;                 /* of its ledger, when the spool is read directly */
 } job_source;
 
 /* One of the two must be given (a usage error otherwise). lock: take the spool when nobody holds it; else it is only read. */
@@ -33,6 +34,7 @@ fl_status job_source_status(job_source *s, json_t **reply, fl_err *err);
 
 /* Paths in a spool that is read directly; malloc'ed. */
 char *job_source_dir(const job_source *s);
+char *job_source_ledger(const job_source *s);
 char *job_source_output(const job_source *s, bool errors);
 
 #endif

@@ -136,14 +136,15 @@ done:
 
 /* ---- a job in memory ---- */
 
-static fl_status new_job(stored_job **out, const spool *s, job_id id, fl_err *err)
+static fl_status new_job(stored_job **out, const spool *s, job_id id, uint32_t generation, fl_err *err)
 {
     stored_job *job = calloc(1, sizeof *job);
     if (!job) return fl_fail(err, FL_FULL, "no memory for a job");
     job->id = id;
     job->state = JOB_OPEN;
+    job->generation = generation;
     job->dir = spool_job_path(s, id, NULL);
-    job->ledger_dir = spool_job_path(s, id, "ledger");
+    job->ledger_dir = spool_ledger_path(s, id, generation);
     if (!job->dir || !job->ledger_dir) {
         job_store_close(job);
         return fl_fail(err, FL_FULL, "no memory for a job's paths");
@@ -229,22 +230,32 @@ static bool has_file(const char *dir, const char *name)
     return access(path, F_OK) == 0;
 }
 
-fl_status job_store_open(stored_job **out, const spool *s, job_id id, job_state state, uint64_t created_s, bool for_writing, fl_err *err)
+/* The journal says that the job is open: a summary is of the time before a retry, and the files it speaks of are outdated. */
+static fl_status drop_summary(const stored_job *job, fl_err *err)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s", job->dir, JOB_STORE_SUMMARY);
+    if (unlink(path) == 0) return spool_sync_dir(job->dir, err);
+    return errno == ENOENT ? FL_OK : fl_fail_errno(err, errno, "cannot remove %s", path);
+}
+
+fl_status job_store_open(stored_job **out, const spool *s, const journal_job *named, bool for_writing, fl_err *err)
 {
     stored_job *job = NULL;
     char name[FL_JOB_NAME_BYTES];
-    fl_job_name(id, name);
+    fl_job_name(named->id, name);
     fl_err why = { 0 };
-    fl_status st = new_job(&job, s, id, err);
+    fl_status st = new_job(&job, s, named->id, named->generation, err);
     if (st != FL_OK) return st;
-    job->state = state;
-    job->created_s = created_s;
+    job->state = named->state;
+    job->created_s = named->created_s;
+    if (for_writing && named->state == JOB_OPEN && (st = drop_summary(job, &why)) != FL_OK) goto done;
     if ((st = rows_open(&job->rows, job->dir, &why)) != FL_OK) goto done;
     if ((st = job_store_table(&job->table, job->rows, &why)) != FL_OK) goto done;
     st = for_writing ? ledger_open(&job->ledger, job->ledger_dir, replay, job, &why) : ledger_scan(job->ledger_dir, replay, job, &why);
     if (st != FL_OK) goto done;
-    if (state != JOB_OPEN && for_writing && !ledger_is_closed(job->ledger)) {
-        st = fl_fail(&why, FL_CORRUPT, "the journal says it is %s, but the end of its ledger is missing; put the spool back from a copy, or begin anew (`run --restart`)", job_state_name(state));
+    if (named->state != JOB_OPEN && for_writing && !ledger_is_closed(job->ledger)) {
+        st = fl_fail(&why, FL_CORRUPT, "the journal says it is %s, but the end of its ledger is missing; put the spool back from a copy, or begin anew (`run --restart`)", job_state_name(named->state));
         goto done;
     }
     job->counts.rows = row_table_n_rows(job->table);
@@ -332,7 +343,7 @@ static fl_status open_draft(job_draft **out, const spool *s, job_id id, const jo
 {
     job_draft *draft = calloc(1, sizeof *draft);
     if (!draft) return fl_fail(err, FL_FULL, "no memory for a job");
-    fl_status st = new_job(&draft->job, s, id, err);
+    fl_status st = new_job(&draft->job, s, id, 1, err);
     if (st == FL_OK) st = job_settings_copy(&draft->job->settings, settings, err);
     if (st == FL_OK && !(draft->faults_dir = spool_job_path(s, id, FAULTS_DIR))) st = fl_fail(err, FL_FULL, "no memory for a job's paths");
     if (st == FL_OK && (st = spool_job_create(s, id, err)) == FL_OK) draft->spool = s;
@@ -381,7 +392,7 @@ static fl_status finish_draft(job_draft *draft, const ingest_report *report, sto
     if ((st = spool_sync_dir(job->dir, err)) != FL_OK) return st;
     ledger_close(job->ledger);
     job->ledger = NULL;
-    st = job_store_open(out, draft->spool, job->id, JOB_OPEN, 0, true, err); /* what a restart would read is what we go on with */
+    st = job_store_open(out, draft->spool, &(journal_job){ .id = job->id, .state = JOB_OPEN, .generation = 1 }, true, err);     /* what a restart would read is what we go on with */
     if (st != FL_OK) return st;
     job_store_close(job);
     draft->job = NULL;

@@ -1,5 +1,5 @@
 /* job_store.h - one job as its folder of the spool keeps it: its lines (rows.h), its ledger (ledger.h), and what is read from them at a start.
- * Folder   jobs/JOB/job.jsonl, rows.idx (ingest), the segments in ledger/, and once the job is closed out.jsonl, errors.jsonl (unless `run` puts them elsewhere)
+ * Folder   jobs/JOB/job.jsonl, rows.idx (ingest), the segments in ledger/ (ledger.N/ after a retry), and once the job is closed out.jsonl, errors.jsonl (unless `run` puts them elsewhere)
  *          and summary.json, which is written last: where it stands, the outputs are whole.
  * Create   the job's first frames are committed only after every line was ingested: half an ingest is a folder that the journal does not name, and
  *          the next start removes it.
@@ -40,6 +40,7 @@ typedef struct {
     job_settings settings;
     job_state state;
     uint64_t created_s;                  /* when it was submitted (the journal's) */
+    uint32_t generation;                 /* of its ledger (the journal's) */
     char *dir, *ledger_dir;              /* owned */
     rows *rows;                          /* owned; its lines */
     ledger *ledger;                      /* owned */
@@ -61,8 +62,9 @@ fl_status job_draft_push(job_draft *draft, const void *data, size_t n_bytes, fl_
 fl_status job_draft_end(job_draft *draft, stored_job **out, ingest_report *report, fl_err *err);     /* then close the draft */
 void      job_draft_close(job_draft *draft);             /* accepts NULL; removes what was not ended */
 
-/* Read a job back: lines, ledger, row table. for_writing: the ledger is cut to its last good marker and stands open; else nothing is changed. */
-fl_status job_store_open(stored_job **out, const spool *s, job_id id, job_state state, uint64_t created_s, bool for_writing, fl_err *err);
+/* Read back the job that the journal names: lines, ledger, row table. for_writing: the ledger is cut to its last good marker and stands open, and a summary of
+ * before a retry is removed; else nothing is changed. */
+fl_status job_store_open(stored_job **out, const spool *s, const journal_job *named, bool for_writing, fl_err *err);
 void      job_store_close(stored_job *job);              /* accepts NULL */
 
 /* One record of the job was committed. */

@@ -142,13 +142,13 @@ static fl_status end_reading(verify_run *v, reading *r, char *buffer, fl_err *er
     return FL_OK;
 }
 
-static fl_status check_outputs(verify_run *v, const char *job_dir, reading files[2], fl_err *err)
+static fl_status check_outputs(verify_run *v, const char *job_dir, const char *ledger_dir, reading files[2], fl_err *err)
 {
     output_rows *expected = NULL;
     char *buffer = malloc(65536);
     fl_err why;
     fl_status st = buffer ? FL_OK : fl_fail(err, FL_FULL, "no memory to verify");
-    if (st == FL_OK && v->n_findings == 0 && output_rows_open(&expected, job_dir, &why) != FL_OK) add_finding(v, why.text);
+    if (st == FL_OK && v->n_findings == 0 && output_rows_open(&expected, job_dir, ledger_dir, &why) != FL_OK) add_finding(v, why.text);
     while (st == FL_OK && expected) {
         output_row row;
         fl_status next = output_rows_next(expected, &row, &why);
@@ -176,13 +176,11 @@ static json_t *make_report(const verify_run *v, const ledger_report *seen, const
                      (json_int_t)seen->n_rows_open, "out", "path", files[0].path, "sha256", files[0].hex, "err", "path", files[1].path, "sha256", files[1].hex);
 }
 
-fl_status job_verify(const char *job_dir, const char *out, const char *errors, json_t **report, fl_err *err)
+fl_status job_verify(const char *job_dir, const char *ledger_dir, const char *out, const char *errors, json_t **report, fl_err *err)
 {
     verify_run v = { .findings = json_array() };
     reading files[2] = { { .path = out }, { .path = errors } };
     ledger_report seen = { 0 };
-    char ledger_dir[4200];
-    snprintf(ledger_dir, sizeof ledger_dir, "%s/ledger", job_dir);
     fl_status st = rows_open(&v.lines, job_dir, err);
     if (st == FL_OK) st = job_store_table(&v.table, v.lines, err);
     if (st != FL_OK) goto done;
@@ -192,7 +190,7 @@ fl_status job_verify(const char *job_dir, const char *out, const char *errors, j
     if (seen.closed || v.n_findings) {
         if ((st = open_reading(&v, &files[0], out, err)) != FL_OK) goto done;
         if ((st = open_reading(&v, &files[1], errors, err)) != FL_OK) goto done;
-        if ((st = check_outputs(&v, job_dir, files, err)) != FL_OK) goto done;
+        if ((st = check_outputs(&v, job_dir, ledger_dir, files, err)) != FL_OK) goto done;
     }
     *report = make_report(&v, &seen, files);
     if (!*report) st = fl_fail(err, FL_INVALID, "the paths of the output files are no text in UTF-8");

@@ -1,19 +1,23 @@
 #include "coordinator/journal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-#define SCHEMA_VERSION 1
+#define SCHEMA_VERSION 2
 #define NAME_BYTES_MAX 4096
 
-enum { ADD_JOB, SET_STATE, DROP_JOB, DROP_JOB_LEASES, SAVE_LEASE, DROP_LEASE, SET_NEXT, N_STATEMENTS };
+enum { ADD_JOB, SET_STATE, DROP_JOB, REOPEN_JOB, DROP_JOB_LEASES, SAVE_LEASE, DROP_LEASE, SET_NEXT, N_STATEMENTS };
 static const char *const statements[N_STATEMENTS] = {
     [ADD_JOB] = "INSERT INTO jobs(id, seq, state, created_s, name) VALUES(?1, (SELECT coalesce(max(seq), 0) + 1 FROM jobs), 1, ?2, ?3)",
     [SET_STATE] = "UPDATE jobs SET state = ?2 WHERE id = ?1",
     [DROP_JOB] = "DELETE FROM jobs WHERE id = ?1",
+    [REOPEN_JOB] = "UPDATE jobs SET state = 1, generation = ?2 WHERE id = ?1",
     [DROP_JOB_LEASES] = "DELETE FROM leases WHERE job = ?1",
     [SAVE_LEASE] = "INSERT OR REPLACE INTO leases(id, job, worker, items) VALUES(?1, ?2, ?3, ?4)",
     [DROP_LEASE] = "DELETE FROM leases WHERE id = ?1",
@@ -24,6 +28,7 @@ struct journal {
     sqlite3 *db;                         /* owned */
     char *path;                          /* owned */
     sqlite3_stmt *statement[N_STATEMENTS];       /* owned; NULL when read only */
+    int64_t version;                     /* of the schema as it stands in the file */
     bool in_transaction;
     uint8_t *blob; size_t blob_capacity;         /* owned: items being packed */
     lease_item *items; size_t n_items_capacity;  /* owned: items being unpacked */
@@ -66,19 +71,34 @@ static fl_status check_version(journal *j, bool may_create, fl_err *err)
     int64_t n_tables, version;
     fl_status st = read_number(j, "SELECT count(*) FROM sqlite_master", &n_tables, err);
     if (st != FL_OK) return st;
+    j->version = SCHEMA_VERSION;
     if (n_tables == 0 && may_create)
         return run_sql(j,
             "BEGIN IMMEDIATE;"
             "CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
-            "CREATE TABLE jobs(id INTEGER PRIMARY KEY, seq INTEGER NOT NULL UNIQUE, state INTEGER NOT NULL, created_s INTEGER NOT NULL, name TEXT NOT NULL);"
+            "CREATE TABLE jobs(id INTEGER PRIMARY KEY, seq INTEGER NOT NULL UNIQUE, state INTEGER NOT NULL, created_s INTEGER NOT NULL, name TEXT NOT NULL, generation INTEGER NOT NULL DEFAULT 1);"
             "CREATE TABLE leases(id INTEGER PRIMARY KEY, job INTEGER NOT NULL, worker INTEGER NOT NULL, items BLOB NOT NULL);"
             "CREATE INDEX leases_by_job ON leases(job);"
-            "INSERT INTO meta(key, value) VALUES('version', 1), ('next_lease', 1);"
+            "INSERT INTO meta(key, value) VALUES('version', 2), ('next_lease', 1);"
             "COMMIT;", err);
     st = read_number(j, "SELECT value FROM meta WHERE key = 'version'", &version, NULL);
     if (st != FL_OK) return fl_fail(err, FL_CORRUPT, "journal: %s is not a journal of tokenfleet", j->path);
-    if (version != SCHEMA_VERSION)
+    j->version = version;
+    if (version == 1 && may_create) {
+        j->version = SCHEMA_VERSION;
+        return run_sql(j, "BEGIN IMMEDIATE; ALTER TABLE jobs ADD COLUMN generation INTEGER NOT NULL DEFAULT 1; UPDATE meta SET value = 2 WHERE key = 'version'; COMMIT;", err);
+    }
+    if (version != SCHEMA_VERSION && version != 1)
         return fl_fail(err, FL_UNSUPPORTED, "journal: %s has schema version %" PRId64 ", this release knows %d; use the release that wrote it", j->path, version, SCHEMA_VERSION);
+    return FL_OK;
+}
+
+/* Only its owner may read it, as the rest of the spool; SQLite would go by the umask. Its WAL takes the mode from it. */
+static fl_status make_private(const char *path, fl_err *err)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);        /* closing a file that SQLite has open would drop its locks: only a new one is opened here */
+    if (fd >= 0) close(fd);
+    else if (errno != EEXIST || chmod(path, 0600) != 0) return fl_fail_errno(err, errno, "journal: make %s", path);
     return FL_OK;
 }
 
@@ -87,6 +107,7 @@ static fl_status open_file(journal **out, const char *path, bool read_only, fl_e
     fl_status st = FL_OK;
     journal *j = calloc(1, sizeof *j);
     if (!j || !(j->path = strdup(path))) { free(j); return fl_fail(err, FL_FULL, "journal: no memory"); }
+    if (!read_only && (st = make_private(path, err)) != FL_OK) goto done;
     int flags = read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
     if (sqlite3_open_v2(path, &j->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL) != SQLITE_OK) {
         st = read_only && sqlite3_errcode(j->db) == SQLITE_CANTOPEN ? fl_fail(err, FL_NOT_FOUND, "journal: there is no %s", path) : failed(j, "open", err);
@@ -250,6 +271,17 @@ fl_status journal_job_remove(journal *j, job_id id, fl_err *err)
     return finish(j, j->statement[DROP_JOB], "remove a job from", err);
 }
 
+fl_status journal_job_reopen(journal *j, job_id id, uint32_t generation, fl_err *err)
+{
+    FL_ASSERT(j->in_transaction && generation > 1);
+    bind_id(j->statement[DROP_JOB_LEASES], 1, id.v);
+    fl_status st = finish(j, j->statement[DROP_JOB_LEASES], "open a job again in", err);
+    if (st != FL_OK) return st;
+    bind_id(j->statement[REOPEN_JOB], 1, id.v);
+    bind_id(j->statement[REOPEN_JOB], 2, generation);
+    return finish(j, j->statement[REOPEN_JOB], "open a job again in", err);
+}
+
 fl_status journal_next_lease(journal *j, uint64_t *value, fl_err *err)
 {
     int64_t v = 0;
@@ -264,17 +296,20 @@ fl_status journal_jobs(journal *j, journal_job_visit visit, void *context, fl_er
     sqlite3_stmt *s = NULL;
     fl_status st = FL_OK;
     int code;
-    if (sqlite3_prepare_v2(j->db, "SELECT id, state, created_s, name FROM jobs ORDER BY seq", -1, &s, NULL) != SQLITE_OK) return failed(j, "read", err);
+    const char *sql = j->version == 1 ? "SELECT id, state, created_s, name, 1 FROM jobs ORDER BY seq" : "SELECT id, state, created_s, name, generation FROM jobs ORDER BY seq";
+    if (sqlite3_prepare_v2(j->db, sql, -1, &s, NULL) != SQLITE_OK) return failed(j, "read", err);
     while (st == FL_OK && (code = sqlite3_step(s)) == SQLITE_ROW) {
         journal_job job = { .id = { (uint64_t)sqlite3_column_int64(s, 0) } };
-        int64_t state = sqlite3_column_int64(s, 1), created_s = sqlite3_column_int64(s, 2);
+        int64_t state = sqlite3_column_int64(s, 1), created_s = sqlite3_column_int64(s, 2), generation = sqlite3_column_int64(s, 4);
         const char *bad = job.id.v == 0 ? "id" : NULL;
         if (sqlite3_column_type(s, 1) != SQLITE_INTEGER || state < JOB_OPEN || state > JOB_EXPIRED) bad = "state";
         if (sqlite3_column_type(s, 2) != SQLITE_INTEGER || created_s < 0) bad = "created_s";
         if (sqlite3_column_type(s, 3) != SQLITE_TEXT || sqlite3_column_bytes(s, 3) > NAME_BYTES_MAX) bad = "name";
+        if (sqlite3_column_type(s, 4) != SQLITE_INTEGER || generation < 1 || generation > UINT32_MAX) bad = "generation";
         if (bad) { st = fl_fail(err, FL_CORRUPT, "journal: %s: job-%016" PRIx64 " has a bad %s; start over with a new --spool", j->path, job.id.v, bad); break; }
         job.state = (job_state)state;
         job.created_s = (uint64_t)created_s;
+        job.generation = (uint32_t)generation;
         job.name = (const char *)sqlite3_column_text(s, 3);
         st = visit(context, &job, err);
     }

@@ -91,12 +91,12 @@ static void close_sink(sink *s)
     free(s->buffer);
 }
 
-fl_status output_file_write(const char *job_dir, const char *out, const char *errors, job_counts *counts, fl_err *err)
+fl_status output_file_write(const char *job_dir, const char *ledger_dir, const char *out, const char *errors, job_counts *counts, fl_err *err)
 {
     output_rows *rows_out = NULL;
     sink files[2] = { { .fd = -1 }, { .fd = -1 } };      /* OUT, ERR */
     const char *slash = strrchr(job_dir, '/'), *job_name = slash ? slash + 1 : job_dir;
-    fl_status st = output_rows_open(&rows_out, job_dir, err);
+    fl_status st = output_rows_open(&rows_out, job_dir, ledger_dir, err);
     if (st == FL_OK) st = open_sink(&files[0], out, job_name, err);
     if (st == FL_OK) st = open_sink(&files[1], errors, job_name, err);
     while (st == FL_OK) {

@@ -7,6 +7,6 @@
 #include "coordinator/output_rows.h"
 
 /* FL_DISK_FULL: nothing is left, try again when there is room. FL_CONFLICT: `out` or `errors` exists and is no regular file. */
-fl_status output_file_write(const char *job_dir, const char *out, const char *errors, job_counts *counts, fl_err *err);
+fl_status output_file_write(const char *job_dir, const char *ledger_dir, const char *out, const char *errors, job_counts *counts, fl_err *err);
 
 #endif

@@ -59,12 +59,10 @@ static fl_status note_record(void *context, const ledger_record *record, fl_err 
     }
 }
 
-fl_status output_rows_open(output_rows **out, const char *job_dir, fl_err *err)
+fl_status output_rows_open(output_rows **out, const char *job_dir, const char *ledger_dir, fl_err *err)
 {
-    char ledger_dir[4200];
     output_rows *o = calloc(1, sizeof *o);
     if (!o) return fl_fail(err, FL_FULL, "no memory to make output lines");
-    snprintf(ledger_dir, sizeof ledger_dir, "%s/ledger", job_dir);
     fl_status st = rows_open(&o->lines, job_dir, err);
     if (st == FL_OK) st = job_store_table(&o->table, o->lines, err);
     if (st == FL_OK) st = ledger_index_open(&o->index, o->table, ledger_dir, err);

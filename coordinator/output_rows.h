@@ -17,7 +17,7 @@ typedef struct {
 } output_row;
 
 /* FL_AGAIN: the job is not closed yet. FL_CORRUPT: with the place. */
-fl_status output_rows_open(output_rows **out, const char *job_dir, fl_err *err);
+fl_status output_rows_open(output_rows **out, const char *job_dir, const char *ledger_dir, fl_err *err);
 fl_status output_rows_next(output_rows *o, output_row *row, fl_err *err);        /* FL_CLOSED behind the last row */
 const job_counts *output_rows_counts(const output_rows *o);                      /* of what was given out so far */
 void      output_rows_close(output_rows *o);             /* accepts NULL */

@@ -22,7 +22,7 @@
 typedef struct { uint64_t id, offset; int64_t heard_ms; job_draft *draft; } upload;      /* draft: owned, NULL = free */
 
 /* A verification in the background: one at a time. */
-typedef struct { job_id job; char *dir, *out, *errors; json_t *report; } verify_work;
+typedef struct { job_id job; char *dir, *ledger_dir, *out, *errors; json_t *report; } verify_work;
 
 struct service {
     coord_daemon *daemon;                      /* borrowed */
@@ -43,6 +43,7 @@ fl_status service_open(service **out, coord_daemon *d, fl_err *err)
 static void forget_verify(verify_work *work)
 {
     free(work->dir);
+    free(work->ledger_dir);
     free(work->out);
     free(work->errors);
     json_decref(work->report);
@@ -294,7 +295,7 @@ static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_
 static fl_status run_verify(void *context, fl_err *err)
 {
     verify_work *work = context;
-    return job_verify(work->dir, work->out, work->errors, &work->report, err);
+    return job_verify(work->dir, work->ledger_dir, work->out, work->errors, &work->report, err);
 }
 
 static fl_status verify(service *s, const json_t *args, service_reply *reply, fl_err *err)
@@ -314,8 +315,9 @@ static fl_status verify(service *s, const json_t *args, service_reply *reply, fl
         forget_verify(work);
         return st;
     }
-    *work = (verify_work){ .job = job->id, .dir = strdup(job->dir), .out = daemon_output_path(s->daemon, job, false), .errors = daemon_output_path(s->daemon, job, true) };
-    st = work->dir && work->out && work->errors ? background_start(&s->verifier, run_verify, work, err) : fl_fail(err, FL_FULL, "no memory to verify");
+    *work = (verify_work){ .job = job->id, .dir = strdup(job->dir), .ledger_dir = strdup(job->ledger_dir), .out = daemon_output_path(s->daemon, job, false),
+                            .errors = daemon_output_path(s->daemon, job, true) };
+    st = work->dir && work->ledger_dir && work->out && work->errors ? background_start(&s->verifier, run_verify, work, err) : fl_fail(err, FL_FULL, "no memory to verify");
     if (st != FL_OK) forget_verify(work);
     return st;
 }

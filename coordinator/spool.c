@@ -167,6 +167,13 @@ char *spool_job_path(const spool *s, job_id job, const char *file)
     return n < 0 ? NULL : path;
 }
 
+char *spool_ledger_path(const spool *s, job_id job, uint32_t generation)
+{
+    char name[24] = "ledger";
+    if (generation > 1) snprintf(name, sizeof name, "ledger.%u", generation);
+    return spool_job_path(s, job, name);
+}
+
 fl_status spool_job_create(const spool *s, job_id job, fl_err *err)
 {
     fl_status st = FL_OK;

@@ -1,7 +1,7 @@
 /* spool.h - the coordinator's directory: its layout, its lock, and what file systems it may lie on.
  * Layout   DIR (0700)/lock                      one line: the pid of the holder
  *          DIR/journal.db (+ -wal)              journal.h
- *          DIR/jobs/job-<16 hex>/ledger/NNNNNN.seg ledger.h
+ *          DIR/jobs/job-<16 hex>/ledger/NNNNNN.seg ledger.h; ledger.2/, ledger.3/, ... after a retry: the journal names the one that counts
  *          DIR/jobs/job-<16 hex>/...            what the shell keeps beside it (the job's lines)
  * Threads  any; a spool is immutable after it is open. */
 #ifndef COORDINATOR_SPOOL_H
@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include "proto/ids.h"
 #include "proto/status.h"
 
@@ -24,6 +25,9 @@ const char *spool_dir(const spool *s);
 /* Paths, malloc'ed; NULL without memory. `file` may be NULL: the job's folder. */
 char *spool_path(const spool *s, const char *file);
 char *spool_job_path(const spool *s, job_id job, const char *file);
+
+/* The folder of a job's ledger: `ledger` for generation 1, `ledger.N` for what a retry made of it. Malloc'ed; NULL without memory. */
+char *spool_ledger_path(const spool *s, job_id job, uint32_t generation);
 
 /* Make jobs/JOB/ (0700, synced). FL_CONFLICT when it exists. remove: the folder and all in it, synced; FL_OK when absent. */
 fl_status spool_job_create(const spool *s, job_id job, fl_err *err);

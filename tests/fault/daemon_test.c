@@ -260,7 +260,7 @@ static void assert_sound(const coord_daemon *d, const stored_job *job)
     char *out = daemon_output_path(d, job, false), *errors = daemon_output_path(d, job, true);
     json_t *report = NULL;
     fl_err err;
-    assert_int_equal(job_verify(job->dir, out, errors, &report, &err), FL_OK);
+    assert_int_equal(job_verify(job->dir, job->ledger_dir, out, errors, &report, &err), FL_OK);
     assert_string_equal(json_string_value(json_object_get(report, "state")), "sound");
     json_decref(report);
     free(out);

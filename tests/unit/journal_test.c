@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "coordinator/journal.h"
@@ -172,6 +173,7 @@ static void content_out_of_range_is_named(void **state)
         { "UPDATE jobs SET state = 9", "state", true },
         { "UPDATE jobs SET state = 'open'", "state", true },
         { "UPDATE jobs SET created_s = -4", "created_s", true },
+        { "UPDATE jobs SET generation = 0", "generation", true },
         { "UPDATE jobs SET name = x'00'", "name", true },
         { "UPDATE meta SET value = 0 WHERE key = 'next_lease'", "next_lease", false },
         { "DELETE FROM meta WHERE key = 'next_lease'", "next_lease", false },
@@ -196,9 +198,9 @@ static void a_newer_schema_and_a_foreign_file_are_refused(void **state)
     fl_err err = { 0 };
     journal *j = NULL;
     write_some();
-    edit("UPDATE meta SET value = 2 WHERE key = 'version'");
+    edit("UPDATE meta SET value = 3 WHERE key = 'version'");
     assert_int_equal(journal_open(&j, path, &err), FL_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "version 2"));
+    assert_non_null(strstr(err.text, "version 3"));
     edit("DROP TABLE meta");
     assert_int_equal(journal_open(&j, path, &err), FL_CORRUPT);
     teardown(NULL);
@@ -209,6 +211,80 @@ static void a_newer_schema_and_a_foreign_file_are_refused(void **state)
     assert_int_equal(journal_open(&j, path, &err), FL_CORRUPT);
     unlink(path);
     assert_int_equal(journal_open_read_only(&j, path, &err), FL_NOT_FOUND);
+}
+
+static fl_status see_generation(void *context, const journal_job *job, fl_err *err)
+{
+    (void)err;
+    if (job->id.v == UINT64_MAX) *(journal_job *)context = *job;
+    return FL_OK;
+}
+
+static void a_retried_job_is_open_with_its_new_ledger_and_without_leases(void **state)
+{
+    (void)state;
+    fl_err err = { 0 };
+    journal_job job = { 0 };
+    seen leases = { 0 };
+    write_some();
+    journal *j = open_it();
+    must(journal_jobs(j, see_generation, &job, &err), &err);
+    assert_int_equal(job.generation, 1);
+    must(journal_begin(j, &err), &err);
+    must(journal_job_reopen(j, (job_id){ UINT64_MAX }, 2, &err), &err);
+    must(journal_job_reopen(j, (job_id){ 5 }, 3, &err), &err);
+    must(journal_commit(j, &err), &err);
+    journal_close(j);
+    must(journal_open_read_only(&j, path, &err), &err);
+    must(journal_jobs(j, see_generation, &job, &err), &err);
+    must(journal_leases(j, see_lease, &leases, &err), &err);
+    assert_true(job.generation == 2 && job.state == JOB_OPEN);
+    assert_int_equal(leases.n, 0);
+    journal_close(j);
+}
+
+/* A file of the schema before generations: read as it is, brought up when it is opened for writing. */
+static void a_journal_of_the_first_schema_is_read_and_brought_up(void **state)
+{
+    (void)state;
+    fl_err err = { 0 };
+    journal_job job = { 0 };
+    journal *j = NULL;
+    write_some();
+    edit("ALTER TABLE jobs DROP COLUMN generation; UPDATE meta SET value = 1 WHERE key = 'version'");
+    must(journal_open_read_only(&j, path, &err), &err);
+    must(journal_jobs(j, see_generation, &job, &err), &err);
+    assert_true(job.generation == 1 && job.state == JOB_COMPLETED);
+    journal_close(j);
+    j = open_it();
+    must(journal_begin(j, &err), &err);
+    must(journal_job_reopen(j, (job_id){ UINT64_MAX }, 2, &err), &err);
+    must(journal_commit(j, &err), &err);
+    journal_close(j);
+    j = open_it();
+    must(journal_jobs(j, see_generation, &job, &err), &err);
+    assert_int_equal(job.generation, 2);
+    journal_close(j);
+}
+
+static void only_its_owner_may_read_it(void **state)
+{
+    (void)state;
+    struct stat at;
+    char wal[80];
+    mode_t before = umask(022);
+    journal *j = open_it();
+    snprintf(wal, sizeof wal, "%s-wal", path);
+    assert_int_equal(stat(path, &at), 0);
+    assert_int_equal(at.st_mode & 0777, 0600);
+    assert_int_equal(stat(wal, &at), 0);
+    assert_int_equal(at.st_mode & 0777, 0600);
+    journal_close(j);
+    chmod(path, 0644);
+    journal_close(open_it());
+    assert_int_equal(stat(path, &at), 0);
+    assert_int_equal(at.st_mode & 0777, 0600);
+    umask(before);
 }
 
 static void a_second_holder_is_refused(void **state)
@@ -229,6 +305,7 @@ int main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(what_was_committed_is_there_after_reopening), T(a_transaction_that_was_not_committed_leaves_nothing), T(content_out_of_range_is_named),
         T(a_newer_schema_and_a_foreign_file_are_refused), T(a_second_holder_is_refused),
+        T(a_retried_job_is_open_with_its_new_ledger_and_without_leases), T(a_journal_of_the_first_schema_is_read_and_brought_up), T(only_its_owner_may_read_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
