@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *name; int endpoints; } table[] = {
-#define BODY_FIELD_ROW(NAME, name, endpoints) { name, endpoints },
+static const struct { const char *name; size_t n_bytes; int endpoints; } table[] = {
+#define BODY_FIELD_ROW(NAME, name, endpoints) { name, sizeof name - 1, endpoints },
     BODY_FIELDS(BODY_FIELD_ROW)
 #undef BODY_FIELD_ROW
 };
@@ -84,7 +84,11 @@ static bool must_be(const body_values *b, body_field field, const char *wanted)
 
 body_field body_field_find(const char *text, fl_json key)
 {
-    for (int f = 0; f < BODY_FIELD_COUNT; f++) if (fl_json_is(text, key, table[f].name)) return (body_field)f;
+    const char *name = text + key.start + 1;
+    size_t n = key.end - key.start - 2;
+    bool has_escape = memchr(name, '\\', n) != NULL;
+    for (int f = 0; f < BODY_FIELD_COUNT; f++)
+        if (has_escape ? fl_json_is(text, key, table[f].name) : n == table[f].n_bytes && memcmp(name, table[f].name, n) == 0) return (body_field)f;
     return BODY_FIELD_COUNT;
 }
 

@@ -5,8 +5,55 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include "proto/detok.h"
 #include "proto/status.h"
+
+/* ---- sixteen bytes at a time ---- */
+
+/* The first byte from `at` on that a string's content cannot just be passed over: its end, a backslash, a control character; `end` when there is none. */
+static size_t skip_plain(const char *text, size_t at, size_t end)
+{
+#ifdef __SSE2__
+    const __m128i quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8('\\'), control = _mm_set1_epi8(0x1F);
+    for (; end - at >= 16; at += 16) {
+        __m128i v = _mm_loadu_si128((const __m128i *)(text + at));
+        __m128i found = _mm_or_si128(_mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_cmpeq_epi8(v, slash)), _mm_cmpeq_epi8(_mm_min_epu8(v, control), v));
+        int mask = _mm_movemask_epi8(found);
+        if (mask) return at + (size_t)__builtin_ctz((unsigned)mask);
+    }
+#endif
+    while (at < end && text[at] != '"' && text[at] != '\\' && (unsigned char)text[at] >= 0x20) at++;
+    return at;
+}
+
+/* The next bracket, brace or quote; `end` when there is none. */
+static size_t skip_to_structure(const char *text, size_t at, size_t end)
+{
+#ifdef __SSE2__
+    const __m128i quote = _mm_set1_epi8('"'), open = _mm_set1_epi8('{'), shut = _mm_set1_epi8('}'), bit = _mm_set1_epi8(0x20);       /* [ and ] are { and } without this bit */
+    for (; end - at >= 16; at += 16) {
+        __m128i v = _mm_loadu_si128((const __m128i *)(text + at)), folded = _mm_or_si128(v, bit);
+        int mask = _mm_movemask_epi8(_mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_or_si128(_mm_cmpeq_epi8(folded, open), _mm_cmpeq_epi8(folded, shut))));
+        if (mask) return at + (size_t)__builtin_ctz((unsigned)mask);
+    }
+#endif
+    while (at < end && text[at] != '"' && text[at] != '{' && text[at] != '}' && text[at] != '[' && text[at] != ']') at++;
+    return at;
+}
+
+/* How many of the bytes from `at` on are ASCII, in whole steps; the caller looks at the rest. */
+static size_t skip_ascii(const uint8_t *p, size_t at, size_t end)
+{
+#ifdef __SSE2__
+    while (end - at >= 16 && _mm_movemask_epi8(_mm_loadu_si128((const __m128i *)(p + at))) == 0) at += 16;
+#endif
+    uint64_t eight;
+    while (end - at >= 8 && (memcpy(&eight, p + at, 8), (eight & 0x8080808080808080u) == 0)) at += 8;
+    return at;
+}
 
 /* ---- UTF-8 ---- */
 
@@ -15,10 +62,7 @@ size_t fl_utf8_fault(const char *text, size_t n_bytes)
     const uint8_t *p = (const uint8_t *)text;
     size_t i = 0;
     bool good;
-    while (i < n_bytes) {
-        uint64_t eight;
-        while (n_bytes - i >= 8 && (memcpy(&eight, p + i, 8), (eight & 0x8080808080808080u) == 0)) i += 8;
-        if (i == n_bytes) break;
+    while ((i = skip_ascii(p, i, n_bytes)) < n_bytes) {
         size_t n = fl_utf8_step(p + i, n_bytes - i, &good);
         if (!good) return i;
         i += n;
@@ -43,9 +87,12 @@ static size_t utf8_write(char *out, uint32_t c)
 
 typedef struct { uint64_t hash; size_t offset; } seen_key;
 
+enum { KEYS_AT_HAND = 64 };              /* more are rare: only they take memory */
+
 typedef struct {
     const char *text; size_t n, at;
-    seen_key *keys; size_t n_keys, keys_capacity;        /* owned; of all open objects, innermost last */
+    seen_key *keys; size_t n_keys, keys_capacity;        /* of all open objects, innermost last: at_hand, or owned */
+    seen_key at_hand[KEYS_AT_HAND];
     fl_row_error code; size_t offset; char *why;
 } scanner;
 
@@ -114,12 +161,11 @@ static bool scan_escape(scanner *s)
 static bool scan_string(scanner *s)
 {
     size_t start = s->at++;
-    while (s->at < s->n) {
+    while ((s->at = skip_plain(s->text, s->at, s->n)) < s->n) {
         unsigned char c = (unsigned char)s->text[s->at];
         if (c == '"') { s->at++; return true; }
-        if (c == '\\') { if (!scan_escape(s)) return false; continue; }
-        if (c < 0x20) return scan_fail(s, ROW_INVALID_JSON, s->at, "the JSON has the raw control character 0x%02X in a string: write it as \\u%04x", c, c);
-        s->at++;
+        if (c != '\\') return scan_fail(s, ROW_INVALID_JSON, s->at, "the JSON has the raw control character 0x%02X in a string: write it as \\u%04x", c, c);
+        if (!scan_escape(s)) return false;
     }
     return scan_fail(s, ROW_INVALID_JSON, start, "the JSON has a string without an end");
 }
@@ -218,9 +264,11 @@ static bool keep_key(scanner *s, size_t start)
     if (s->n_keys == FL_JSON_KEYS_MAX)
         return scan_fail(s, ROW_LINE_TOO_LONG, start, "the JSON has objects of more than %u keys", FL_JSON_KEYS_MAX);
     if (s->n_keys == s->keys_capacity) {
-        s->keys_capacity = s->keys_capacity ? s->keys_capacity * 2 : 64;
-        s->keys = realloc(s->keys, s->keys_capacity * sizeof *s->keys);
+        bool at_hand = s->keys == s->at_hand;
+        s->keys_capacity *= 2;
+        s->keys = realloc(at_hand ? NULL : s->keys, s->keys_capacity * sizeof *s->keys);
         FL_ASSERT(s->keys);
+        if (at_hand) memcpy(s->keys, s->at_hand, sizeof s->at_hand);
     }
     s->keys[s->n_keys++] = (seen_key){ key_hash(s->text, start, s->at), start };
     return true;
@@ -329,7 +377,14 @@ fl_row_error fl_json_check(const char *text, size_t n_bytes, fl_json *value, siz
         snprintf(why, FL_JSON_WHY_BYTES, "byte 0x%02X is not part of valid UTF-8", (unsigned char)text[bad]);
         return ROW_INVALID_UTF8;
     }
-    scanner s = { .text = text, .n = n_bytes, .code = ROW_OK, .why = why };
+    scanner s;                                           /* at_hand stays as it is: clearing it would cost more than most lines */
+    s.text = text;
+    s.n = n_bytes;
+    s.at = s.n_keys = s.offset = 0;
+    s.keys = s.at_hand;
+    s.keys_capacity = KEYS_AT_HAND;
+    s.code = ROW_OK;
+    s.why = why;
     skip_space(text, n_bytes, &s.at);
     size_t start = s.at;
     if (scan_value(&s)) {
@@ -337,30 +392,30 @@ fl_row_error fl_json_check(const char *text, size_t n_bytes, fl_json *value, siz
         skip_space(text, n_bytes, &s.at);
         if (s.at < n_bytes) scan_unexpected(&s, "its end");
     }
-    free(s.keys);
+    if (s.keys != s.at_hand) free(s.keys);
     *offset = s.offset;
     return s.code;
 }
 
 /* ---- reading checked text ---- */
 
-static size_t string_end(const char *text, size_t at)    /* at the opening quote; past the closing one */
+static size_t string_end(const char *text, size_t at, size_t end)        /* at the opening quote; past the closing one */
 {
-    for (at++; text[at] != '"'; at += text[at] == '\\' ? 2 : 1) {}
+    for (at = skip_plain(text, at + 1, end); text[at] != '"'; at = skip_plain(text, at + 2, end)) {}
     return at + 1;
 }
 
-static size_t value_end(const char *text, size_t at)
+/* The value that begins at `at` inside text[.. end). */
+static size_t value_end(const char *text, size_t at, size_t end)
 {
     int depth = 0;
     switch (type_at(text[at])) {
-    case FL_JSON_STRING: return string_end(text, at);
+    case FL_JSON_STRING: return string_end(text, at, end);
     case FL_JSON_ARRAY: case FL_JSON_OBJECT:
         do {
-            char c = text[at];
-            if (c == '"') { at = string_end(text, at); continue; }
-            if (c == '{' || c == '[') depth++;
-            if (c == '}' || c == ']') depth--;
+            at = skip_to_structure(text, at, end);
+            if (text[at] == '"') { at = string_end(text, at, end); continue; }
+            depth += text[at] == '{' || text[at] == '[' ? 1 : -1;
             at++;
         } while (depth > 0);
         return at;
@@ -373,7 +428,7 @@ static size_t value_end(const char *text, size_t at)
 fl_json_walk fl_json_members(const char *text, fl_json container)
 {
     FL_ASSERT(container.type == FL_JSON_ARRAY || container.type == FL_JSON_OBJECT);
-    return (fl_json_walk){ text, container.start + 1, container.type == FL_JSON_OBJECT };
+    return (fl_json_walk){ text, container.start + 1, container.end, container.type == FL_JSON_OBJECT };
 }
 
 bool fl_json_next(fl_json_walk *walk, fl_json *key, fl_json *value)
@@ -384,11 +439,11 @@ bool fl_json_next(fl_json_walk *walk, fl_json *key, fl_json *value)
     if (text[at] == '}' || text[at] == ']') { walk->at = at; return false; }
     fl_json name = { FL_JSON_ABSENT, at, at };
     if (walk->is_object) {
-        name = (fl_json){ FL_JSON_STRING, at, string_end(text, at) };
+        name = (fl_json){ FL_JSON_STRING, at, string_end(text, at, walk->end) };
         for (at = name.end; is_space(text[at]) || text[at] == ':'; at++) {}
     }
     if (key) *key = name;
-    *value = (fl_json){ type_at(text[at]), at, value_end(text, at) };
+    *value = (fl_json){ type_at(text[at]), at, value_end(text, at, walk->end) };
     walk->at = value->end;
     return true;
 }

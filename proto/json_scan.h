@@ -26,7 +26,7 @@ typedef struct { fl_json_type type; size_t start, end; } fl_json;
 fl_row_error fl_json_check(const char *text, size_t n_bytes, fl_json *value, size_t *offset, char why[FL_JSON_WHY_BYTES]);
 
 /* Walk the members of an array or object: start at fl_json_members(value), then while (fl_json_next(...)). `key` may be NULL; for arrays it is ABSENT. */
-typedef struct { const char *text; size_t at; bool is_object; } fl_json_walk;
+typedef struct { const char *text; size_t at, end; bool is_object; } fl_json_walk;
 fl_json_walk fl_json_members(const char *text, fl_json container);
 bool         fl_json_next(fl_json_walk *walk, fl_json *key, fl_json *value);
 
