@@ -19,6 +19,7 @@ static const struct { const char *name; int (*main)(int argc, char **argv); cons
     { "fetch", cmd_fetch, "download a finished job's output and error files" },
     { "verify", cmd_verify, "prove that a job's results are whole and unedited" },
     { "cancel", cmd_cancel, "end a job and keep what is finished" },
+    { "bench-fleet", cmd_bench_fleet, "how big a fleet can one coordinator feed on this machine" },
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)
 
