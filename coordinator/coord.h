@@ -28,6 +28,8 @@
 
 typedef struct coord coord;
 
+#define COORD_LINE_BYTES (64u * 1024 * 1024)     /* of lines under a worker's leases; not below FL_LINE_BYTES_MAX, so that any row can be granted */
+
 /* Bytes that the core passes on but does not look into (a result piece, a detokenizer table). `owner` is the shell's handle to free; it comes back in
  * exactly one append (free it after the commit) or one ACTION_RELEASE. */
 typedef struct { const void *data; size_t bytes; void *owner; } coord_body;
@@ -39,7 +41,9 @@ typedef struct {
     uint64_t next_lease;                 /* the journal's counter, >= 1 */
     /* A pure check of a whole result body (fl_result_decode with the job's vocabulary). NULL: all are valid. */
     bool (*result_is_valid)(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces);
-    void *context;
+    /* Pure: how many bytes the row's line has, so that no worker holds more than COORD_LINE_BYTES of lines. NULL: they do not count. */
+    uint64_t (*line_bytes)(void *context, job_id job, row_index row);
+    void *context;                       /* of both */
 } coord_options;
 #define COORD_OPTIONS_DEFAULT { .beat_ms = 5000, .term_ms = 30000, .progress_ms = 600000, .next_lease = 1 }
 

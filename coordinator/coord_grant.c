@@ -1,7 +1,8 @@
 /* Who gets what, and how much of it.
  * A worker is filled up to a window, in tokens: what it asked for (credit_tokens), but at first only WINDOW_ROWS_FIRST rows, doubled with
  * each lease it finishes, so that workers which come a little later find work too. It is refilled when it is half empty. A shard is never more than the
- * 1/(2 x workers) part of what waits, so shards shrink towards the end and all workers end together. */
+ * 1/(2 x workers) part of what waits, so shards shrink towards the end and all workers end together. Whatever they cost in tokens, the lines of
+ * all leases of a worker are at most COORD_LINE_BYTES: that is what one GRANT and what the worker keeps can take. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +43,12 @@ bool grant_possible(const coord *c, const job *j, const worker *w)
 }
 
 /* A shard under construction. */
-typedef struct { lease_item *items; uint32_t n_items; uint64_t n_samples, n_rows, cost; } shard;
+typedef struct { lease_item *items; uint32_t n_items; uint64_t n_samples, n_rows, cost, line_bytes; } shard;
+
+uint64_t row_line_bytes(const coord *c, const job *j, row_index row)
+{
+    return c->options.line_bytes ? c->options.line_bytes(c->options.context, j->id, row) : 0;
+}
 
 /* Add the row's waiting samples, at most `most` of them. False: the shard is full and nothing was added. */
 static bool shard_take(shard *s, const job *j, row_index row, uint64_t most)
@@ -70,17 +76,19 @@ static uint64_t row_cost(const job *j, row_index row)
     return n * row_table_cost(j->rows, row);
 }
 
-/* Add rows of one queue until the shard costs `budget` or would pass `room`. The first row always goes in; its samples are parted only when all of
+/* Add rows of one queue until the shard costs `budget` or would pass `room`, or its lines would pass what the worker may hold. The first row always goes in; its samples are parted only when all of
  * them are more than the worker ever wants to hold. */
-static void shard_fill(shard *s, const job *j, const worker *w, row_queue queue, uint64_t budget, uint64_t room)
+static void shard_fill(shard *s, const coord *c, const job *j, const worker *w, row_queue queue, uint64_t budget, uint64_t room)
 {
     row_index row;
     bool found = queue == ROW_QUEUE_ROOM ? next_room_row(j, w, true, &row) : row_table_first(j->rows, queue, &row);
     while (found && s->n_items < GRANT_ITEMS_MAX && (s->n_items == 0 || s->cost < budget)) {
-        uint64_t cost = row_cost(j, row), most = UINT32_MAX;
+        uint64_t cost = row_cost(j, row), most = UINT32_MAX, line_bytes = row_line_bytes(c, j, row);
         if (s->n_items > 0 && s->cost + cost > room) break;
+        if (w->held_line_bytes + s->line_bytes + line_bytes > COORD_LINE_BYTES) break;
         if (cost > w->credit_tokens) most = room / row_table_cost(j->rows, row);
         if (!shard_take(s, j, row, most ? most : 1)) break;
+        s->line_bytes += line_bytes;
         found = queue == ROW_QUEUE_ROOM ? next_room_row(j, w, false, &row) : row_table_next(j->rows, queue, row, &row);
     }
 }
@@ -184,8 +192,8 @@ static bool grant_rows(coord *c, worker *w, job *j)
     uint64_t room = window - w->held_tokens, budget = least(room, waiting / (2 * count_workers(c, j)));
     shard s = { .items = fl_arena_take(&c->out->arena, GRANT_ITEMS_MAX * sizeof(lease_item)) };
     FL_ASSERT(s.items);
-    shard_fill(&s, j, w, ROW_QUEUE_ROOM, budget, room);
-    shard_fill(&s, j, w, ROW_QUEUE_FRESH, budget, room);
+    shard_fill(&s, c, j, w, ROW_QUEUE_ROOM, budget, room);
+    shard_fill(&s, c, j, w, ROW_QUEUE_FRESH, budget, room);
     if (s.n_items == 0) return false;
     grant_shard(c, w, j, &s, false);
     return true;

@@ -43,6 +43,7 @@ typedef struct worker {
     uint64_t prefill_tokens, decode_tokens, preemptions, unanswered_bytes;
     uint32_t running, waiting;
     uint64_t held_tokens;                /* of all samples its leases still hold */
+    uint64_t held_line_bytes;            /* of all rows of its leases */
     uint32_t n_leases, window_rows;
     bool is_alone;                       /* holds a lease of one suspect row */
     job_id *announced; size_t n_announced, announced_capacity;       /* owned; JOB was sent on this connection */
@@ -70,6 +71,7 @@ typedef struct lease {
     lease_sample *samples;               /* owned [n_samples], by row, then sample */
     uint32_t n_samples, n_left;
     uint64_t cost_left;
+    uint64_t line_bytes;                 /* of all its rows, also of those that are done */
     partial *partials;                   /* owned list */
     size_t at;                           /* in coord.leases */
 } lease;
@@ -155,6 +157,7 @@ void result_arrived(coord *c, worker_id worker, const wire_result *m, coord_body
 void row_error_arrived(coord *c, worker_id worker, const wire_row_error *m);
 
 /* coord_grant.c */
+uint64_t row_line_bytes(const coord *c, const job *j, row_index row);
 void grant_worker(coord *c, worker *w);
 void grant_all(coord *c);
 bool grant_possible(const coord *c, const job *j, const worker *w);     /* could this worker take something of what waits? */

@@ -188,6 +188,7 @@ static void hello(coord *c, worker_id id, const wire_hello *m)
             if (l->worker.v != id.v) continue;
             w->n_leases++;
             w->held_tokens += l->cost_left;
+            w->held_line_bytes += l->line_bytes;
             w->is_alone |= l->is_alone;
         }
     }

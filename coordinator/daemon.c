@@ -11,6 +11,7 @@
 #include "proto/result.h"
 
 #define MESSAGES_A_TURN 1024
+#define MESSAGES_KEPT_BYTES (4 << 20)                    /* of the arena of messages behind a large one */
 #define OUTPUT_POLL_MS 5
 #define RETRY_MS 3000                                    /* between tries while the disk is full */
 #define COMPLAIN_MS 1000                                 /* between lines about messages that are dropped: a peer may send many */
@@ -67,6 +68,13 @@ bool daemon_result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pie
     fl_result_free(&result);
     free(joined);
     return valid;
+}
+
+uint64_t daemon_line_bytes(void *context, job_id id, row_index row)
+{
+    const stored_job *job = daemon_job_find(context, id);
+    rows_entry entry;
+    return job && rows_get(job->rows, row, &entry, NULL) == FL_OK ? entry.n_bytes : 0;       /* what cannot be read is reported when its line is */
 }
 
 /* ---- turns ---- */
@@ -185,6 +193,7 @@ static fl_status send_to_worker(coord_daemon *d, action *a, fl_err *err)
     fl_arena_reset(&d->messages);
     if (st == FL_OK && a->msg.type == WIRE_GRANT) st = add_lines(d, a, err);
     if (st == FL_OK) st = transport_send(d->transport, &entry->peer, &a->msg, err);
+    fl_arena_trim(&d->messages, MESSAGES_KEPT_BYTES);
     if (st == FL_CLOSED || st == FL_AGAIN) return note_unreachable(d, a->worker, err);
     return st;
 }

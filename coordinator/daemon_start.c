@@ -134,6 +134,8 @@ static fl_status replay_spool(coord_daemon *d, fl_err *err)
     options.beat_ms = d->beat_ms;
     if (d->term_ms) options.term_ms = d->term_ms;
     options.result_is_valid = daemon_result_is_valid;
+    options.line_bytes = daemon_line_bytes;
+    options.context = d;
     fl_status st = journal_jobs(d->journal, read_job, d, err);
     if (st == FL_OK) st = remove_strays(d, err);
     if (st == FL_OK) st = journal_next_lease(d->journal, &options.next_lease, err);

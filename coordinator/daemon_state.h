@@ -51,5 +51,6 @@ void  daemon_forget_outputs(output_work *work);
 
 /* The core's question, with the daemon's answer: can the pieces be read as one result? */
 bool daemon_result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces);
+uint64_t daemon_line_bytes(void *context, job_id id, row_index row);
 
 #endif

@@ -65,6 +65,7 @@ lease *lease_add(coord *c, lease_id id, job *j, worker_id worker_of_it, const le
             if (!row_table_has(j->rows, row.v, s) || row_table_failed(j->rows, row) || row_table_done(j->rows, row, s) || row_table_held(j->rows, row, s)) continue;
             row_table_hold(j->rows, row, s);
             l->samples[l->n_samples++] = (lease_sample){ (uint32_t)row.v, (uint16_t)s, false };
+            if (l->n_samples == 1 || l->samples[l->n_samples - 2].row != row.v) l->line_bytes += row_line_bytes(c, j, row);
             l->cost_left += row_table_cost(j->rows, row);
             if (row_table_stalls(j->rows, row) > n_stalls) n_stalls = row_table_stalls(j->rows, row);
         }
@@ -89,6 +90,7 @@ lease *lease_add(coord *c, lease_id id, job *j, worker_id worker_of_it, const le
     if (w) {
         w->n_leases++;
         w->held_tokens += l->cost_left;
+        w->held_line_bytes += l->line_bytes;
     }
     return l;
 }
@@ -147,6 +149,7 @@ static void lease_remove(coord *c, lease *l)
     worker *w = worker_find(c, l->worker);
     if (w) {
         w->n_leases--;
+        w->held_line_bytes -= l->line_bytes;
         if (l->is_alone) w->is_alone = false;
     }
     lease *last = c->leases[--c->n_leases];

@@ -14,6 +14,7 @@
 
 #define ROWS_MAGIC 0x31495254u                           /* "TRI1" */
 #define ROWS_BLOCK_ENTRIES 2048
+#define LINE_KEPT_BYTES (1u << 20)                       /* a longer line's memory is given back with the next one */
 
 struct rows {
     int index_fd, job_fd;
@@ -209,7 +210,7 @@ fl_status rows_get(rows *r, row_index row, rows_entry *entry, fl_err *err)
 fl_status rows_line(rows *r, const rows_entry *entry, const char **line, fl_err *err)
 {
     if (entry->n_bytes > FL_LINE_BYTES_MAX) return fl_fail(err, FL_INVALID, "rows: line %llu is too long to be read", (unsigned long long)entry->line);
-    if (entry->n_bytes > r->line_capacity) {
+    if (entry->n_bytes > r->line_capacity || (r->line_capacity > LINE_KEPT_BYTES && entry->n_bytes <= LINE_KEPT_BYTES)) {
         free(r->line);
         r->line_capacity = 0;
         r->line = malloc(entry->n_bytes);

@@ -87,6 +87,12 @@ void fl_arena_reset(fl_arena *arena)
     arena->capacity = arena->total_bytes = keep ? keep->capacity : 0;
 }
 
+void fl_arena_trim(fl_arena *arena, size_t keep_bytes)
+{
+    fl_arena_reset(arena);
+    if (arena->capacity > keep_bytes) fl_arena_fini(arena);
+}
+
 void fl_arena_fini(fl_arena *arena)
 {
     for (fl_arena_chunk *c = arena->chunks, *next; c; c = next) {

@@ -21,6 +21,7 @@
 
 #define EVENTS_MAX 64
 #define MESSAGES_A_TURN 8            /* messages read between two batch steps */
+#define ARENA_KEPT_BYTES (4 << 20)   /* behind a message with a very long line */
 #define BEAT_MS 1000
 #define CREDIT_TOKENS_A_SEQUENCE 512 /* granted work a place in the batch: enough that a finished sequence finds the next one waiting */
 
@@ -292,7 +293,7 @@ static fl_status hear_all(child *c, fl_arena *arena, fl_err *err)
         if (n < 0 && errno != EINTR) return fl_fail_errno(err, errno, "worker: poll the socket pair");
         if (n <= 0) return FL_OK;
         wire_msg m;
-        fl_arena_reset(arena);
+        fl_arena_trim(arena, ARENA_KEPT_BYTES);
         fl_status st = wire_recv_fd(c->fd, &m, arena, err);
         if (st == FL_OK) st = hear(c, &m, arena, err);
         if (st != FL_OK) return st;

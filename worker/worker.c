@@ -31,6 +31,7 @@
 #define YOUNG_DEATHS_MAX 5           /* of an engine that was not ready yet, in a row */
 #define MESSAGES_A_TURN 256          /* each way, so that no stream starves another */
 #define LINGER_MS 1000
+#define ARENA_KEPT_BYTES (4 << 20)   /* behind a message with a very long line */
 
 typedef enum { WORKER_SERVING, WORKER_DRAINING, WORKER_FLUSHING, WORKER_ENDED } worker_phase;
 
@@ -275,7 +276,7 @@ static fl_status read_coordinator(worker *w, int64_t now, fl_err *err)
 {
     for (int i = 0; i < MESSAGES_A_TURN; i++) {
         wire_msg m;
-        fl_arena_reset(&w->arena);
+        fl_arena_trim(&w->arena, ARENA_KEPT_BYTES);
         fl_status st = coord_link_recv(w->coord, &m, &w->arena, err);
         if (st == FL_AGAIN) return FL_OK;
         if (st == FL_CORRUPT) fl_log(FL_LOG_WARN, "a message is passed over: %s", err->text);
@@ -492,7 +493,7 @@ static fl_status tend_child(worker *w, bool is_hung_up, int64_t now, fl_err *err
     if ((st = child_link_flush(w->child, err)) != FL_OK) return st;
     for (int i = 0; i < MESSAGES_A_TURN && (is_hung_up || !outbox_is_full(w->box)); i++) {
         wire_msg m;
-        fl_arena_reset(&w->arena);
+        fl_arena_trim(&w->arena, ARENA_KEPT_BYTES);
         st = child_link_recv(w->child, &m, &w->arena, err);
         if (st == FL_AGAIN) return FL_OK;
         if (st == FL_CLOSED) return child_ended(w, now, err);

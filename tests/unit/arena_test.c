@@ -98,6 +98,21 @@ static void a_reset_keeps_the_largest_chunk_for_the_next_round(void **state)
     fl_arena_fini(&arena);
 }
 
+static void a_trim_gives_a_large_chunk_back(void **state)
+{
+    (void)state;
+    fl_arena arena;
+    fl_arena_init(&arena, 4096, 0);
+    assert_non_null(fl_arena_take(&arena, 1000));
+    fl_arena_trim(&arena, 8192);
+    assert_int_equal(arena.total_bytes, 4096);           /* small enough: kept */
+    assert_non_null(fl_arena_take(&arena, 1 << 20));
+    fl_arena_trim(&arena, 8192);
+    assert_int_equal(arena.total_bytes, 0);
+    assert_non_null(fl_arena_take(&arena, 1));
+    fl_arena_fini(&arena);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -106,6 +121,7 @@ int main(void)
         cmocka_unit_test(sizes_that_wrap_are_refused),
         cmocka_unit_test(a_copy_ends_with_a_nul),
         cmocka_unit_test(a_reset_keeps_the_largest_chunk_for_the_next_round),
+        cmocka_unit_test(a_trim_gives_a_large_chunk_back),
     };
     return cmocka_run_group_tests_name("arena", tests, NULL, NULL);
 }

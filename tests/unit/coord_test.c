@@ -22,7 +22,15 @@ typedef struct {
     int64_t now;
     int n_released;
     bool is_valid;
+    uint64_t line_bytes;                 /* of every row */
 } rig;
+
+static uint64_t line_bytes(void *context, job_id job, row_index row)
+{
+    (void)job;
+    (void)row;
+    return ((rig *)context)->line_bytes;
+}
 
 static bool check_result(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces)
 {
@@ -37,7 +45,8 @@ static void rig_open(rig *r)
     memset(r, 0, sizeof *r);
     r->is_valid = true;
     action_list_init(&r->out);
-    coord_options options = { .beat_ms = BEAT_MS, .term_ms = TERM_MS, .progress_ms = PROGRESS_MS, .next_lease = 10, .result_is_valid = check_result, .context = r };
+    coord_options options = { .beat_ms = BEAT_MS, .term_ms = TERM_MS, .progress_ms = PROGRESS_MS, .next_lease = 10, .result_is_valid = check_result,
+                              .line_bytes = line_bytes, .context = r };
     assert_int_equal(coord_open(&r->c, &options, NULL), FL_OK);
 }
 
@@ -421,6 +430,72 @@ static void four_workers_share_300_rows(void **state)
     rig_close(&r);
 }
 
+/* The rows of all grants of the last step to this worker. */
+static size_t count_granted(const rig *r, uint64_t worker, uint64_t *lease)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->out.sends.n; i++) {
+        const action *a = &r->out.sends.v[i];
+        if (a->type != ACTION_SEND || a->msg.type != WIRE_GRANT || a->worker.v != worker) continue;
+        n += a->msg.grant.rows.n;
+        *lease = a->msg.grant.lease;
+    }
+    return n;
+}
+
+static void long_lines_are_granted_as_their_bytes_fit(void **state)
+{
+    (void)state;
+    rig r;
+    uint64_t lease = 0;
+    rig_open(&r);
+    r.line_bytes = COORD_LINE_BYTES;                         /* each as long as a line may be, each of 10 tokens */
+    add_job(&r, 6, 3);
+    hello(&r, 1);
+    assert_int_equal(count_granted(&r, 1, &lease), 1);
+    hello(&r, 2);
+    assert_int_equal(count_granted(&r, 2, &lease), 1);
+    for (uint64_t sample = 0; sample < 2; sample++) {        /* its line is kept until the last sample is there */
+        assert_int_equal(result(&r, 2, lease, 1, sample), WIRE_COMMITTED);
+        assert_null(find_send(&r, 2, WIRE_GRANT));
+    }
+    assert_int_equal(result(&r, 2, lease, 1, 2), WIRE_COMMITTED);
+    assert_int_equal(count_granted(&r, 2, &lease), 1);
+    rig_close(&r);
+
+    rig_open(&r);
+    r.line_bytes = COORD_LINE_BYTES / 4;                     /* four at a time, over all leases */
+    add_job(&r, 100, 1);
+    hello(&r, 1);
+    assert_int_equal(count_granted(&r, 1, &lease), 4);
+    rig_close(&r);
+
+    rig_open(&r);
+    r.line_bytes = 100;                                      /* short ones are a matter of tokens */
+    add_job(&r, 100, 1);
+    hello(&r, 1);
+    assert_true(count_granted(&r, 1, &lease) >= 8);
+    rig_close(&r);
+}
+
+static void lines_of_restored_leases_count(void **state)
+{
+    (void)state;
+    rig r;
+    uint64_t lease = 0;
+    rig_open(&r);
+    r.line_bytes = COORD_LINE_BYTES / 2;
+    add_job(&r, 6, 1);
+    lease_item items[] = { { { 2 }, 0, 1 } };
+    assert_int_equal(step(&r, &(event){ .type = EVENT_LEASE_RESTORE, .lease = { 5 }, .job_id = JOB, .worker = { 1 }, .items = items, .n_items = 1 }), FL_OK);
+    wire_msg m = hello_of(1);
+    uint64_t held = 5;
+    m.hello.leases = (wire_list){ &held, 1 };
+    assert_int_equal(say(&r, 1, &m), FL_OK);
+    assert_int_equal(count_granted(&r, 1, &lease), 1);
+    rig_close(&r);
+}
+
 static void the_tail_is_not_hoarded(void **state)
 {
     (void)state;
@@ -801,6 +876,8 @@ int main(void)
         cmocka_unit_test(the_samples_of_a_row_stay_together_unless_they_are_too_much),
         cmocka_unit_test(a_worker_with_other_numerics_idles_with_a_sentence),
         cmocka_unit_test(a_job_that_names_a_model_waits_for_it),
+        cmocka_unit_test(long_lines_are_granted_as_their_bytes_fit),
+        cmocka_unit_test(lines_of_restored_leases_count),
         cmocka_unit_test(the_detokenizer_table_is_in_the_ledger_before_the_first_grant),
         cmocka_unit_test(restored_leases_get_a_full_term_and_the_newest_wins),
         cmocka_unit_test(an_unknown_worker_is_asked_for_hello),
