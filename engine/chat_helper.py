@@ -40,7 +40,8 @@ def send_message(sock, kind, data=b""):
 
 def sentence(error):
     """What went wrong, the same in every process: no addresses, no line breaks."""
-    text = re.sub(r" at 0x[0-9a-fA-F]+", "", f"{type(error).__name__}: {error}")
+    what = "it calls itself without end" if isinstance(error, RecursionError) else error      # where Python gives up depends on its version
+    text = re.sub(r" at 0x[0-9a-fA-F]+", "", f"{type(error).__name__}: {what}")
     return re.sub(r"\s+", " ", text).encode("utf-8", "replace")[:300].decode("utf-8", "ignore")
 
 

@@ -48,7 +48,7 @@ static fl_status read_optional(const char *dir, const char *name, char **text, s
     struct stat info;
     char *made = NULL;
     if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size > FILE_BYTES_MAX) {
-        st = fl_fail(err, FL_CORRUPT, "chat template: %s is not a file of at most %d bytes", path, FILE_BYTES_MAX);
+        st = fl_fail(err, FL_CORRUPT, "chat template: the model's %s is not a file of at most %d bytes", name, FILE_BYTES_MAX);
         goto done;
     }
     made = malloc((size_t)info.st_size + 1);
@@ -76,16 +76,15 @@ static fl_status read_json(const char *dir, const char *name, json_t **out, fl_e
 {
     char *text;
     size_t n;
-    json_error_t at;
     *out = NULL;
     fl_status st = read_optional(dir, name, &text, &n, err);
     if (st != FL_OK || !text) return st;
-    *out = json_loadb(text, n, JSON_ALLOW_NUL, &at);
+    *out = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
     free(text);
     if (json_is_object(*out)) return FL_OK;
     json_decref(*out);
     *out = NULL;
-    return fl_fail(err, FL_CORRUPT, "chat template: %s/%s is not a JSON object: line %d: %s", dir, name, at.line, at.text);
+    return fl_fail(err, FL_CORRUPT, "chat template: the model's %s is not a JSON object", name);
 }
 
 /* bos_token, eos_token ... as the template's variables: a string, or an object with `content`. The first file to name one wins. */
@@ -100,17 +99,17 @@ static void add_special(json_t *special, const json_t *config)
 }
 
 /* The templates of tokenizer_config.json: {"default": ..., ...}. */
-static fl_status add_templates(json_t *templates, const json_t *config, const char *dir, fl_err *err)
+static fl_status add_templates(json_t *templates, const json_t *config, fl_err *err)
 {
     json_t *given = json_object_get(config, "chat_template");
     if (json_is_string(given)) json_object_set(templates, "default", given);
     for (size_t i = 0; json_is_array(given) && i < json_array_size(given); i++) {
         json_t *name = json_object_get(json_array_get(given, i), "name"), *text = json_object_get(json_array_get(given, i), "template");
-        if (!json_is_string(name) || !json_is_string(text)) return fl_fail(err, FL_CORRUPT, "chat template: entry %zu of chat_template in %s/tokenizer_config.json lacks a name or a template", i, dir);
+        if (!json_is_string(name) || !json_is_string(text)) return fl_fail(err, FL_CORRUPT, "chat template: entry %zu of chat_template in the model's tokenizer_config.json lacks a name or a template", i);
         json_object_set(templates, json_string_value(name), text);
     }
     if (json_object_size(templates) > 0 && !json_object_get(templates, "default"))
-        return fl_fail(err, FL_UNSUPPORTED, "chat template: none of those in %s/tokenizer_config.json is called `default`", dir);
+        return fl_fail(err, FL_UNSUPPORTED, "chat template: none of those in the model's tokenizer_config.json is called `default`");
     return FL_OK;
 }
 
@@ -124,12 +123,12 @@ static fl_status make_setup(chat_template *t, const char *dir, fl_err *err)
     if ((st = read_json(dir, "special_tokens_map.json", &map, err)) != FL_OK) goto done;
     if (file) {
         json_t *text = json_stringn(file, n);
-        if (!text) { st = fl_fail(err, FL_CORRUPT, "chat template: %s/chat_template.jinja is not UTF-8", dir); goto done; }
+        if (!text) { st = fl_fail(err, FL_CORRUPT, "chat template: the model's chat_template.jinja is not UTF-8"); goto done; }
         json_object_set_new(templates, "default", text);
-    } else if ((st = add_templates(templates, config, dir, err)) != FL_OK) {
+    } else if ((st = add_templates(templates, config, err)) != FL_OK) {
         goto done;
     }
-    if (json_object_size(templates) == 0) { st = fl_fail(err, FL_NOT_FOUND, "the model in %s has no chat template", dir); goto done; }
+    if (json_object_size(templates) == 0) { st = fl_fail(err, FL_NOT_FOUND, "the model has no chat template: send a prompt instead of messages"); goto done; }
     add_special(special, config);
     add_special(special, map);
     setup = json_pack("{s:O,s:O}", "templates", templates, "special", special);
@@ -260,8 +259,8 @@ static fl_status start_helper(chat_template *t, fl_err *err)
     }
     if (st == FL_OK)
         st = fl_fail(err, FL_IO, "chat template: %s has no usable Jinja2 (%s); install python3-jinja2, or set TOKENFLEET_PYTHON to a Python that has it", t->python, got.bytes);
-    else if (st == FL_CLOSED)
-        st = fl_fail(err, FL_IO, "chat template: %s ended at once; install python3 and python3-jinja2, or set TOKENFLEET_PYTHON to a Python that has Jinja2", t->python);
+    else if (st == FL_CLOSED || st == FL_INVALID)
+        st = fl_fail(err, FL_IO, "chat template: %s ended at once or is no Python; install python3 and python3-jinja2, or set TOKENFLEET_PYTHON to a Python that has Jinja2", t->python);
     free(got.bytes);
     stop_helper(t);
     return st;

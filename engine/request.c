@@ -150,7 +150,8 @@ static int32_t find_end(const request *r, int32_t id)
     return -1;
 }
 
-/* Did the sample's last token end it? A stop string is looked at first: its last byte lies before the end token's end, or is it. */
+/* Did the sample's last token end it? A stop string is looked at first: its last byte lies before the end token's end, or is it. The first min_tokens tokens end
+ * nothing: the sampler gives them no end id, and a stop string that ends in them does not count. */
 static bool judge_end(fl_result *result, request *r, sample *s, const fl_detok *detok)
 {
     const int32_t id = s->ids[s->n_ids - 1], end = find_end(r, id);
@@ -158,7 +159,9 @@ static bool judge_end(fl_result *result, request *r, sample *s, const fl_detok *
     const uint8_t *bytes = fl_detok_token(detok, id, true, &n_bytes);
     int64_t kept = s->n_text_bytes;
     s->n_text_bytes += (int64_t)n_bytes;
-    int32_t string = r->stop ? stop_match_feed(r->stop, &s->cursor, bytes, n_bytes, &kept) : -1;
+    int32_t string = -1;
+    if (r->stop && s->n_ids <= r->sampling.min_tokens) stop_match_skip(r->stop, &s->cursor, bytes, n_bytes);
+    else if (r->stop) string = stop_match_feed(r->stop, &s->cursor, bytes, n_bytes, &kept);
     if (string >= 0) {
         result->finish = FL_FINISH_STOP;
         result->stop_kind = FL_STOP_STRING;

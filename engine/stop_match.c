@@ -118,3 +118,9 @@ int32_t stop_match_feed(const stop_match *m, stop_cursor *cursor, const uint8_t 
     }
     return -1;
 }
+
+void stop_match_skip(const stop_match *m, stop_cursor *cursor, const uint8_t *bytes, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++) cursor->node = step(m, cursor->node, bytes[i]);
+    cursor->n_bytes += (int64_t)n_bytes;
+}

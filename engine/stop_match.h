@@ -17,4 +17,7 @@ void      stop_match_free(stop_match *m);
 /* Feed the bytes of one token. Returns the index of the stop that fired and sets *text_bytes to the number of bytes kept since the first token; -1 when none did. */
 int32_t stop_match_feed(const stop_match *m, stop_cursor *cursor, const uint8_t *bytes, size_t n_bytes, int64_t *text_bytes);
 
+/* Move past the bytes of a token that may not end the sequence. A stop may still begin in them. */
+void stop_match_skip(const stop_match *m, stop_cursor *cursor, const uint8_t *bytes, size_t n_bytes);
+
 #endif

@@ -308,7 +308,7 @@ static fl_status admit(child *c, slot *s, const row_item *item, fl_err *err)
     const row_request *request = &item->request;
     uint64_t tag = slot_tag(c, s);
     fl_err why = { 0 };
-    if (request->wants_prompt && s->lo == 0 && !sample_is_done(s, 0)) {
+    if (request->wants_prompt && request->sampling.n_prompt_top < 0 && s->lo == 0 && !sample_is_done(s, 0)) {       /* with log-probabilities the engine gives the ids itself */
         s->prompt = malloc((size_t)request->n_prompt * sizeof *s->prompt);
         if (!s->prompt) return fl_fail(err, FL_FULL, "worker: no memory for a prompt of %d tokens", request->n_prompt);
         memcpy(s->prompt, request->prompt, (size_t)request->n_prompt * sizeof *s->prompt);
@@ -351,23 +351,13 @@ static fl_status take_prepared(child *c, fl_err *err)
     return st;
 }
 
-/* Only sample 0's result carries the prompt: its ids where the row asks, and its log-probabilities. */
-static void settle_prompt(slot *s, uint32_t sample, fl_result *r)
+/* Sample 0's result carries the prompt's ids where the row asks. */
+static void add_prompt(slot *s, uint32_t sample, fl_result *r)
 {
-    if (sample != 0) {
-        free(r->prompt_ids);
-        free(r->prompt_logprobs);
-        free(r->prompt_top_ids);
-        free(r->prompt_top_logprobs);
-        r->prompt_ids = r->prompt_top_ids = NULL;
-        r->prompt_logprobs = r->prompt_top_logprobs = NULL;
-        r->n_prompt_top = -1;
-    } else if (s->prompt) {
-        free(r->prompt_ids);
-        r->prompt_ids = s->prompt;
-        r->n_prompt = s->n_prompt;
-        s->prompt = NULL;
-    }
+    if (sample != 0 || !s->prompt) return;
+    r->prompt_ids = s->prompt;
+    r->n_prompt = s->n_prompt;
+    s->prompt = NULL;
 }
 
 static fl_status take_event(child *c, engine_event *e, fl_err *err)
@@ -382,7 +372,7 @@ static fl_status take_event(child *c, engine_event *e, fl_err *err)
         return st;
     }
     if (s && e->sample >= s->lo && e->sample < s->hi && !sample_is_done(s, e->sample)) {
-        settle_prompt(s, e->sample, e->result);
+        add_prompt(s, e->sample, e->result);
         st = say_result(c, s, e->sample, e->result, err);
         sample_set_done(s, e->sample);
         if (s->n_left == 0) slot_release(c, s);

@@ -11,8 +11,6 @@
 #include "engine/tokenizer.h"
 #include "proto/log.h"
 
-#define PROMPT_MAX_TOKENS_DEFAULT 16         /* OpenAI's default of /v1/completions */
-
 struct row_maker {
     const engine_info *info;         /* borrowed */
     tokenizer *tokenizer;            /* owned; NULL when the model has none */
@@ -105,10 +103,11 @@ static fl_status take_chat(row_maker *maker, row_request *request, uint32_t now_
     if (!maker->chat_opened) {
         maker->chat_opened = true;
         maker->chat_status = chat_template_open(&maker->chat, maker->model_dir, &maker->chat_why);
-        if (maker->chat_status != FL_OK && maker->chat_status != FL_NOT_FOUND) fl_log(FL_LOG_WARN, "chat rows cannot be served here: %s", maker->chat_why.text);
+        if (maker->chat_status != FL_OK) fl_log(FL_LOG_WARN, "chat rows of %s cannot be served here: %s", maker->model_dir, maker->chat_why.text);
     }
-    if (maker->chat_status == FL_NOT_FOUND) return refuse(refusal, ROW_TEMPLATE_ERROR, "the model has no chat template: send a prompt instead of messages");
-    if (!maker->chat) return text_failed(maker->chat_status, &maker->chat_why, ROW_TEMPLATE_ERROR, refusal, err);
+    /* The model's own files are at fault, so every worker says the same; anything else is this machine's. */
+    bool is_models = maker->chat_status == FL_NOT_FOUND || maker->chat_status == FL_CORRUPT || maker->chat_status == FL_UNSUPPORTED;
+    if (!maker->chat) return text_failed(is_models ? FL_INVALID : maker->chat_status, &maker->chat_why, ROW_TEMPLATE_ERROR, refusal, err);
     char *text = NULL;
     size_t n_bytes = 0;
     fl_err why = { 0 };
@@ -165,7 +164,7 @@ static fl_status resolve_lengths(const row_maker *maker, const job_settings *job
     int64_t here = maker->info->context_max, limit = maker->info->context_model, n_prompt = request->n_prompt;
     if (job->max_context && job->max_context < limit) limit = job->max_context;
     bool rest = !(row->given & ROW_GIVEN_MAX_TOKENS) && row->prompt_kind == ROW_PROMPT_MESSAGES;
-    int64_t max_tokens = row->given & ROW_GIVEN_MAX_TOKENS ? row->max_tokens : rest ? limit - n_prompt : PROMPT_MAX_TOKENS_DEFAULT;
+    int64_t max_tokens = row->given & ROW_GIVEN_MAX_TOKENS ? row->max_tokens : rest ? limit - n_prompt : FL_PROMPT_TOKENS_DEFAULT;
     if (rest && max_tokens < 1)
         return refuse(refusal, ROW_CONTEXT_OVERFLOW, "the prompt has %lld tokens and leaves no room for one more in a context of %lld", (long long)n_prompt, (long long)limit);
     if (n_prompt + max_tokens > limit)
@@ -217,11 +216,9 @@ void row_request_free(row_request *request)
 
 engine_request row_request_samples(const row_request *request, uint64_t tag, uint32_t lo, uint32_t hi)
 {
-    engine_request e = {
+    return (engine_request){
         .tag = tag, .prompt = request->prompt, .n_prompt = request->n_prompt, .sample_lo = lo, .sample_hi = hi, .sampling = request->sampling,
         .stop = (const char *const *)request->row.stop, .stop_bytes = request->row.stop_bytes, .n_stop = request->row.n_stop,
         .stop_ids = request->row.stop_ids, .n_stop_ids = request->row.n_stop_ids,
     };
-    if (lo > 0) e.sampling.n_prompt_top = -1;            /* the prompt's log-probabilities travel with sample 0 alone */
-    return e;
 }

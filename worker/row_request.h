@@ -43,7 +43,7 @@ fl_status row_request_make(row_maker *maker, const job_settings *job, const char
                            row_refusal *refusal, fl_err *err);
 void      row_request_free(row_request *request);        /* accepts a zeroed one */
 
-/* The engine's form of samples lo .. hi - 1 under `tag`; borrows from `request`. */
+/* The engine's form of samples lo .. hi - 1 under `tag`; borrows from `request`. The engine gives what is asked of the prompt with sample 0 alone. */
 engine_request row_request_samples(const row_request *request, uint64_t tag, uint32_t lo, uint32_t hi);
 
 #endif

@@ -17,6 +17,7 @@ BIN = pathlib.Path(os.environ.get("TOKENFLEET_BIN", ROOT / "build" / "default" /
 TOKENFLEET = str(BIN / "tokenfleet")
 WORKER = str(BIN / "tokenfleet-worker")
 DEMO = ROOT / "ops" / "demo_model"
+SANITIZED = bool(os.environ.get("TOKENFLEET_SANITIZE"))
 
 
 class Failure(Exception):
@@ -88,6 +89,14 @@ def command_of(pid):
         return open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0")
     except OSError:
         return []
+
+
+def wait_gone(pids):
+    """Workers and engines of a killed run end by themselves."""
+    deadline = time.monotonic() + 20
+    while any(command_of(pid)[:1] not in ([], [b""]) for pid in pids):
+        check(time.monotonic() < deadline, f"processes {pids} outlived their run")
+        time.sleep(0.02)
 
 
 class Scratch:

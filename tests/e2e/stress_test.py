@@ -13,10 +13,9 @@ import sys
 import time
 
 import fleet
-from fleet import DEMO, ROOT, check
+from fleet import DEMO, ROOT, SANITIZED, check, wait_gone
 from stress_job import make_row
 
-SANITIZED = bool(os.environ.get("TOKENFLEET_SANITIZE"))
 ROWS = int(os.environ.get("STRESS_ROWS", "16" if SANITIZED else "60"))
 KILLS = int(os.environ.get("STRESS_KILLS", "6" if SANITIZED else "20"))
 VOCAB = 1024
@@ -149,14 +148,6 @@ def killed_run(folder):
     check(fleet.both(out) == reference, f"another hash after {kills} kills")
     fleet.call([fleet.TOKENFLEET, "verify", "--spool", f"{out}.spool"])
     return f"{kills} kills"
-
-
-def wait_gone(pids):
-    """Workers and engines of a killed run end by themselves."""
-    deadline = time.monotonic() + 20
-    while any(fleet.command_of(pid)[:1] not in ([], [b""]) for pid in pids):
-        check(time.monotonic() < deadline, f"processes {pids} outlived their run")
-        time.sleep(0.02)
 
 
 def batching_pays(folder):

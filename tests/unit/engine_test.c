@@ -213,6 +213,30 @@ static void every_way_to_stop_is_told_apart(void **state)
     engine_close(e);
 }
 
+/* A stop string counts when its last byte comes after the first min_tokens tokens, wherever it began; the first "arr" is the fourth token. */
+static void stop_strings_wait_for_min_tokens(void **state)
+{
+    (void)state;
+    static const struct { const char *stop; int32_t min_tokens; int64_t text_bytes; } cases[] = {
+        { "arr", 0, 15 }, { "arr", 3, 15 }, { "arr", 4, 26 }, { "arr) / l", 4, 15 }, { " ", 4, 19 }, { "arr", 8, 31 },
+    };
+    engine *e = open_engine(&(engine_options){ .model = DEMO, .n_threads = 1 });
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        engine_request r = make_request(i, 64);          /* "    return sum(arr) / len(arr)\n" and the end token */
+        engine_event event;
+        const size_t stop_bytes = strlen(cases[i].stop);
+        r.sampling.min_tokens = cases[i].min_tokens;
+        r.stop = &cases[i].stop; r.stop_bytes = &stop_bytes; r.n_stop = 1;
+        add(e, r);
+        assert_int_equal(run(e, &event, 1, 1), 1);
+        assert_int_equal(event.result->text_bytes, cases[i].text_bytes);
+        assert_int_equal(event.result->stop_kind, cases[i].text_bytes == 31 ? FL_STOP_EOS : FL_STOP_STRING);
+        assert_true(event.result->n_ids > (size_t)cases[i].min_tokens);
+        free_events(&event, 1);
+    }
+    engine_close(e);
+}
+
 static void cancelled_samples_are_never_heard_of_again(void **state)
 {
     (void)state;
@@ -446,6 +470,7 @@ int main(void)
         cmocka_unit_test(description_names_the_model),
         cmocka_unit_test(bad_requests_are_refused_with_a_sentence),
         cmocka_unit_test(every_way_to_stop_is_told_apart),
+        cmocka_unit_test(stop_strings_wait_for_min_tokens),
         cmocka_unit_test(cancelled_samples_are_never_heard_of_again),
         cmocka_unit_test(row_without_numbers_fails_alone),
         cmocka_unit_test(model_is_named_as_the_user_calls_it),

@@ -125,7 +125,7 @@ static void a_chat_is_rendered_and_may_fill_the_context(void **state)
     row_maker_close(maker);
 }
 
-static void logprobs_of_the_prompt_go_with_sample_0(void **state)
+static void logprobs_of_the_prompt_are_asked_for(void **state)
 {
     (void)state;
     row_maker *maker = open_demo();
@@ -139,7 +139,6 @@ static void logprobs_of_the_prompt_go_with_sample_0(void **state)
     e = row_request_samples(&r, 8, 2, 4);
     assert_int_equal(e.sample_lo, 2);
     assert_int_equal(e.sample_hi, 4);
-    assert_int_equal(e.sampling.n_prompt_top, -1);
     row_request_free(&r);
     r = make(maker, &JOB_SETTINGS, "{\"prompt\": [1, 2], \"echo\": true}");
     assert_int_equal(r.sampling.n_prompt_top, -1);
@@ -250,6 +249,46 @@ static void a_chat_without_template_is_a_template_error(void **state)
     rmdir(folder);
 }
 
+/* Files that every worker of the fleet has alike: a row error, and so without the folder's name. */
+static void a_template_file_that_cannot_be_read_is_a_template_error(void **state)
+{
+    (void)state;
+    static const struct { const char *file, *text, *says; } cases[] = {
+        { "tokenizer_config.json", "{\"chat_template\": ", "tokenizer_config.json is not a JSON object" },
+        { "tokenizer_config.json", "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"x\"}]}", "`default`" },
+        { "tokenizer_config.json", "{\"chat_template\": [5]}", "entry 0 of chat_template" },
+        { "special_tokens_map.json", "[]", "special_tokens_map.json is not a JSON object" },
+        { "chat_template.jinja", "caf\xE9", "chat_template.jinja is not UTF-8" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char folder[] = "/tmp/row-request-test-XXXXXX", path[120], command[300];
+        const char *chat = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}";
+        row_maker *maker = NULL;
+        row_request request = { 0 };
+        row_refusal refusal = { 0 };
+        fl_err err = { 0 };
+        assert_non_null(mkdtemp(folder));
+        snprintf(command, sizeof command, "cp %s/tokenizer.json %s/", DEMO, folder);
+        assert_int_equal(system(command), 0);
+        snprintf(path, sizeof path, "%s/%s", folder, cases[i].file);
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs(cases[i].text, file);
+        fclose(file);
+        if (row_maker_open(&maker, folder, &INFO, &err) != FL_OK) fail_msg("%s", err.text);
+        refused(maker, chat, ROW_TEMPLATE_ERROR, cases[i].says);
+        assert_int_equal(row_request_make(maker, &JOB_SETTINGS, chat, strlen(chat), 5, &request, &refusal, &err), FL_INVALID);
+        assert_null(strstr(refusal.text, folder));
+        request = make(maker, &JOB_SETTINGS, "{\"prompt\": \"text\"}");
+        row_request_free(&request);
+        row_maker_close(maker);
+        unlink(path);
+        snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+        unlink(path);
+        rmdir(folder);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -258,12 +297,13 @@ int main(void)
         cmocka_unit_test(set_defaults_of_the_job_stand_between),
         cmocka_unit_test(text_becomes_the_tokenizers_ids),
         cmocka_unit_test(a_chat_is_rendered_and_may_fill_the_context),
-        cmocka_unit_test(logprobs_of_the_prompt_go_with_sample_0),
+        cmocka_unit_test(logprobs_of_the_prompt_are_asked_for),
         cmocka_unit_test(stop_ids_the_model_does_not_have_are_left_out),
         cmocka_unit_test(rows_that_cannot_be_served_are_refused_with_their_numbers),
         cmocka_unit_test(the_jobs_context_decides_what_is_an_error_and_the_workers_what_has_room),
         cmocka_unit_test(a_model_without_tokenizer_takes_ids_only),
         cmocka_unit_test(a_chat_without_template_is_a_template_error),
+        cmocka_unit_test(a_template_file_that_cannot_be_read_is_a_template_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
