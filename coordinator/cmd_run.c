@@ -137,10 +137,11 @@ static fl_status make_job(run *r, fl_err *err)
 {
     stored_job *job = NULL;
     ingest_report report;
+    job_draft_options how = { .path = r->options->job };
     job_id id;
     fl_err ignored;
     fl_status st = service_new_job_id(&id, err);
-    if (st == FL_OK) st = job_store_create(&job, daemon_spool(r->daemon), id, &r->settings, r->options->job, &report, err);
+    if (st == FL_OK) st = job_store_create(&job, daemon_spool(r->daemon), id, &r->settings, &how, &report, err);
     if (st != FL_OK) return st;
     if ((st = daemon_add_job(r->daemon, &job, err)) != FL_OK) {
         job_store_close(job);

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,18 +10,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
+#include "coordinator/fault_list.h"
 #include "coordinator/gunzip.h"
-#include "coordinator/id_set.h"
+#include "coordinator/id_runs.h"
+#include "coordinator/ingest_ids.h"
+#include "coordinator/ingest_pool.h"
 #include "coordinator/spool.h"
+#include "proto/bytes.h"
 #include "proto/job_row.h"
 
-enum { READ_CHUNK = 1 << 20, INDEX_BLOCK = 2048 * ROWS_ENTRY_BYTES, UNKNOWN_MAX = 48, UNKNOWN_NAME = 65, MAGIC_BYTES = 6 };
+enum { READ_CHUNK = 256 * 1024, UNKNOWN_MAX = 48, UNKNOWN_NAME = 65, MAGIC_BYTES = 6, CHECKSUM_CHUNK = 64 * 1024 };
+#define LINE_ROOM ((size_t)FL_LINE_BYTES_MAX + 5)         /* a line that fills so much and has no end is too long, even with a BOM and 0x0D */
+#define WRITE_OUT_BYTES (16u << 20)      /* so much is handed to the disk at a time, so that the sync at the end is short */
 
 typedef struct { char name[UNKNOWN_NAME]; uint64_t n_rows; } unknown_field;
 
 struct ingest {
     char *name, *defaults, *job_dir;     /* owned; defaults may be NULL */
-    ingest_visit visit; void *context;
+    ingest_note note; void *context;
     int job_fd, index_fd;
     bool is_cloned;                      /* job.jsonl is there already; its bytes are only read */
 
@@ -30,14 +35,16 @@ struct ingest {
     gunzip *unpack;                      /* owned; NULL for plain input */
 
     XXH3_state_t *hash;                  /* owned; of the decompressed bytes */
-    uint64_t n_bytes;                    /* decompressed, so far */
-    char *line; size_t line_used, line_capacity;                    /* owned; the line that has not ended, without the bytes that are too many */
-    uint64_t line_start, line_bytes;     /* where it began, and all its bytes */
-    bool line_has_text;                  /* it is not blank, as far as it is here */
+    uint64_t n_bytes, n_written_out;     /* decompressed, so far; of them handed to the disk */
+    ingest_pool *pool;                   /* owned */
+    char *data; size_t used, capacity;   /* owned; the lines that make the next block */
+    uint64_t offset, first_line;         /* where they begin in the job, and the number of the first */
+    uint64_t long_bytes; bool long_has_text;             /* not 0: they are one line that is too long; only its bytes are counted */
 
-    uint8_t *index; size_t index_used;   /* owned [INDEX_BLOCK] */
-    XXH3_state_t *index_sum;             /* owned; rebuilt at the end, when the header is known */
-    id_set ids;
+    id_runs *ids;                        /* owned */
+    fault_list *faults;                  /* owned; without double ids, which are known at the end */
+    ingest_ids *twice;                   /* owned; NULL before the end */
+    bool suffix_duplicates;
     unknown_field unknown[UNKNOWN_MAX]; size_t n_unknown;
     ingest_report report;
 };
@@ -55,13 +62,6 @@ static fl_status write_all(int fd, const void *data, size_t n_bytes, const char 
     return FL_OK;
 }
 
-static fl_status flush_index(ingest *in, fl_err *err)
-{
-    fl_status st = write_all(in->index_fd, in->index, in->index_used, in->job_dir, ROWS_INDEX_FILE, err);
-    in->index_used = 0;
-    return st;
-}
-
 static int create_file(const char *dir, const char *file)
 {
     char *path;
@@ -73,31 +73,31 @@ static int create_file(const char *dir, const char *file)
     return fd;
 }
 
-fl_status ingest_open(ingest **out, const char *name, const char *defaults, const char *job_dir, ingest_visit visit, void *context, fl_err *err)
+fl_status ingest_open(ingest **out, const ingest_options *o, fl_err *err)
 {
     fl_status st = FL_OK;
     uint8_t empty[ROWS_HEADER_BYTES] = { 0 };            /* the header is written last, so a half index is never taken for a whole one */
     ingest *in = calloc(1, sizeof *in);
     if (!in) return fl_fail(err, FL_FULL, "ingest: no memory");
     in->job_fd = in->index_fd = -1;
-    in->visit = visit;
-    in->context = context;
-    in->name = strdup(name);
-    in->defaults = defaults ? strdup(defaults) : NULL;
-    in->job_dir = strdup(job_dir);
-    in->index = malloc(INDEX_BLOCK);
+    in->note = o->note;
+    in->context = o->context;
+    in->suffix_duplicates = o->suffix_duplicates;
+    in->first_line = 1;
+    in->name = strdup(o->name);
+    in->defaults = o->defaults ? strdup(o->defaults) : NULL;
+    in->job_dir = strdup(o->job_dir);
     in->hash = XXH3_createState();
-    in->index_sum = XXH3_createState();
-    if (!in->name || !in->job_dir || (defaults && !in->defaults) || !in->index || !in->hash || !in->index_sum) {
-        st = fl_fail(err, FL_FULL, "ingest: no memory");
-        goto done;
-    }
+    if (!in->name || !in->job_dir || (o->defaults && !in->defaults) || !in->hash) { st = fl_fail(err, FL_FULL, "ingest: no memory"); goto done; }
     XXH3_128bits_reset(in->hash);
-    in->job_fd = create_file(job_dir, ROWS_JOB_FILE);
-    if (in->job_fd < 0) { st = fl_fail_errno(err, errno, "ingest: create %s/%s", job_dir, ROWS_JOB_FILE); goto done; }
-    in->index_fd = create_file(job_dir, ROWS_INDEX_FILE);
-    if (in->index_fd < 0) { st = fl_fail_errno(err, errno, "ingest: create %s/%s", job_dir, ROWS_INDEX_FILE); goto done; }
-    if ((st = write_all(in->index_fd, empty, sizeof empty, job_dir, ROWS_INDEX_FILE, err)) != FL_OK) goto done;
+    in->job_fd = create_file(in->job_dir, ROWS_JOB_FILE);
+    if (in->job_fd < 0) { st = fl_fail_errno(err, errno, "ingest: create %s/%s", in->job_dir, ROWS_JOB_FILE); goto done; }
+    in->index_fd = create_file(in->job_dir, ROWS_INDEX_FILE);
+    if (in->index_fd < 0) { st = fl_fail_errno(err, errno, "ingest: create %s/%s", in->job_dir, ROWS_INDEX_FILE); goto done; }
+    if ((st = write_all(in->index_fd, empty, sizeof empty, in->job_dir, ROWS_INDEX_FILE, err)) != FL_OK) goto done;
+    if ((st = id_runs_open(&in->ids, in->job_dir, ID_RUNS_DEFAULT, err)) != FL_OK) goto done;
+    if ((st = fault_list_open(&in->faults, in->job_dir, err)) != FL_OK) goto done;
+    if ((st = ingest_pool_open(&in->pool, o->n_threads, in->defaults, err)) != FL_OK) goto done;
     *out = in;
     in = NULL;
 done:
@@ -108,161 +108,208 @@ done:
 void ingest_close(ingest *in)
 {
     if (!in) return;
+    ingest_pool_close(in->pool);
     if (in->job_fd >= 0) close(in->job_fd);
     if (in->index_fd >= 0) close(in->index_fd);
     gunzip_close(in->unpack);
     XXH3_freeState(in->hash);
-    XXH3_freeState(in->index_sum);
-    id_set_fini(&in->ids);
+    id_runs_close(in->ids);
+    fault_list_close(in->faults);
+    ingest_ids_close(in->twice);
+    free(in->data);
     free(in->name);
     free(in->defaults);
     free(in->job_dir);
-    free(in->line);
-    free(in->index);
     free(in);
 }
 
-/* ---- one row ---- */
-
-/* Count each of the comma-separated names once for this row. */
-static void count_unknown(ingest *in, const char *names)
+static fl_status tell(ingest *in, fl_err *err)
 {
-    while (names && *names) {
-        size_t n = strcspn(names, ","), i = 0;
+    in->report.n_bytes = in->n_bytes;
+    return in->note ? in->note(in->context, &in->report, err) : FL_OK;
+}
+
+/* ---- what the parsers found, in the job's order ---- */
+
+/* Count each of the comma-separated names for n_rows. */
+static void count_unknown(ingest *in, const char *names, size_t n_bytes, uint32_t n_rows)
+{
+    for (const char *end = names + n_bytes; names < end; ) {
+        const char *comma = memchr(names, ',', (size_t)(end - names));
+        size_t n = (size_t)((comma ? comma : end) - names), i = 0;
         while (i < in->n_unknown && (strncmp(in->unknown[i].name, names, n) != 0 || in->unknown[i].name[n] != '\0')) i++;
         if (i == in->n_unknown && i < UNKNOWN_MAX && n < UNKNOWN_NAME) {
             memcpy(in->unknown[i].name, names, n);
             in->n_unknown++;
         }
-        if (i < in->n_unknown) in->unknown[i].n_rows++;
-        names += n + (names[n] == ',');
+        if (i < in->n_unknown) in->unknown[i].n_rows += n_rows;
+        names += n + 1;
     }
 }
 
-static uint32_t row_cost(const fl_row *row)
+static fl_status collect(ingest *in, ingest_block *b, fl_err *err)
 {
-    uint64_t prompt = row->prompt_kind == ROW_PROMPT_IDS ? row->n_ids : row->text_bytes / 3;         /* about three bytes a token */
-    uint64_t new_tokens = row->endpoint == ROW_CHAT && !(row->given & ROW_GIVEN_MAX_TOKENS) ? INGEST_CHAT_TOKENS : (uint64_t)row->max_tokens;
-    uint64_t cost = prompt + new_tokens * (uint64_t)row->n;
-    return cost > UINT32_MAX ? UINT32_MAX : cost ? (uint32_t)cost : 1;
-}
-
-static fl_status report_fault(ingest *in, const fl_row *row, const fl_row_fault *fault, fl_err *err)
-{
-    char made[32];
-    ingest_fault f = { { in->report.n_rows }, fault->code, in->report.n_lines, in->line_start + fault->offset, row->custom_id, row->custom_id_bytes, fault->text };
-    if (!f.custom_id) {
-        f.custom_id_bytes = (size_t)snprintf(made, sizeof made, "row-%llu", (unsigned long long)in->report.n_lines);
-        f.custom_id = made;
+    uint64_t base = in->report.n_rows;
+    if (b->status != FL_OK) return fl_fail(err, b->status, "%s", b->err.text);
+    if (base + b->n_rows > UINT32_MAX) return fl_fail(err, FL_UNSUPPORTED, "%s has more than %u rows: split it", in->name, UINT32_MAX);
+    fl_status st = write_all(in->index_fd, b->entries.bytes, b->entries.used, in->job_dir, ROWS_INDEX_FILE, err);
+    id_record *ids = (id_record *)b->ids.bytes;
+    size_t n_ids = b->ids.used / sizeof *ids;
+    for (size_t i = 0; i < n_ids; i++) ids[i].row += base;
+    if (st == FL_OK && n_ids) st = id_runs_add(in->ids, ids, n_ids, err);
+    for (size_t at = 0, n; st == FL_OK && at < b->faults.used; at += n) {
+        fault_entry fault;
+        n = fault_decode(&fault, b->faults.bytes + at);
+        fault_set_row(b->faults.bytes + at, base + fault.row);
+        st = fault_list_add(in->faults, b->faults.bytes + at, n, err);
     }
-    in->report.n_bad++;
-    return in->visit(in->context, &f, err);
-}
-
-/* The id of a row that parsed, or that could at least be read. A second owner makes a good row bad. */
-static fl_status claim_id(ingest *in, const fl_row *row, fl_row_fault *fault, fl_err *err)
-{
-    uint64_t first_line;
-    if (!row->custom_id) return FL_OK;
-    fl_status st = id_set_add(&in->ids, row->custom_id, row->custom_id_bytes, in->report.n_lines, &first_line, err);
-    if (st != FL_OK || first_line == 0 || fault->code != ROW_OK) return st;
-    *fault = (fl_row_fault){ .code = ROW_DUPLICATE_ID };
-    snprintf(fault->text, sizeof fault->text, "line %llu has the same custom_id: make them differ", (unsigned long long)first_line);
-    return FL_OK;
-}
-
-static fl_status take_row(ingest *in, const char *line, size_t kept, uint64_t n_bytes, fl_err *err)
-{
-    fl_row row = { 0 };
-    fl_row_fault fault;
-    if (in->report.n_rows == UINT32_MAX) return fl_fail(err, FL_UNSUPPORTED, "%s has more than %u rows: split it", in->name, UINT32_MAX);
-    if (kept < n_bytes) {                                /* it was not worth keeping */
-        fault = (fl_row_fault){ .code = ROW_LINE_TOO_LONG, .offset = FL_LINE_BYTES_MAX };
-        snprintf(fault.text, sizeof fault.text, "the line has %llu bytes; at most %u are read", (unsigned long long)n_bytes, FL_LINE_BYTES_MAX);
-    } else {
-        fl_row_parse(&row, line, kept, in->report.n_lines, in->defaults, &fault);
-        if (kept > 1 && line[kept - 1] == '\r') n_bytes--;
-    }
-    fl_status st = claim_id(in, &row, &fault, err);
-    if (st != FL_OK) goto done;
-    count_unknown(in, row.unknown_fields);
-    rows_entry entry = { in->line_start, n_bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)n_bytes, 0, in->report.n_lines, 1 };
-    if (fault.code == ROW_OK) {
-        entry.n_samples = (uint32_t)row.n;
-        entry.cost = row_cost(&row);
-        in->report.n_samples += entry.n_samples;
-        in->report.cost += entry.cost;
-    } else if ((st = report_fault(in, &row, &fault, err)) != FL_OK) {
-        goto done;
-    }
-    if (in->index_used == INDEX_BLOCK && (st = flush_index(in, err)) != FL_OK) goto done;
-    rows_entry_encode(in->index + in->index_used, &entry);
-    in->index_used += ROWS_ENTRY_BYTES;
-    in->report.n_rows++;
-done:
-    fl_row_free(&row);
+    for (size_t at = 0; at < b->unknown.used; at += 8 + fl_get_u32(b->unknown.bytes + at + 4))
+        count_unknown(in, (const char *)b->unknown.bytes + at + 8, fl_get_u32(b->unknown.bytes + at + 4), fl_get_u32(b->unknown.bytes + at));
+    in->report.n_rows += b->n_rows;
+    in->report.n_bad += b->n_bad;
+    in->report.n_samples += b->n_samples;
+    in->report.n_lines += b->n_lines;
+    in->report.cost += b->cost;
     return st;
 }
 
-/* ---- lines ---- */
-
-static fl_status end_line(ingest *in, const char *line, size_t kept, uint64_t n_bytes, fl_err *err)
+/* Take back the oldest block. */
+static fl_status collect_one(ingest *in, ingest_block *b, fl_err *err)
 {
-    in->report.n_lines++;
-    bool blank = kept < n_bytes ? !in->line_has_text : fl_line_is_blank(line, kept);
-    fl_status st = blank ? FL_OK : take_row(in, line, kept, n_bytes, err);
-    in->line_start += n_bytes + 1;
-    in->line_used = 0;
-    in->line_bytes = 0;
-    in->line_has_text = false;
+    fl_status st = collect(in, b, err);
+    ingest_pool_give_back(in->pool);
+    return st == FL_OK ? tell(in, err) : st;
+}
+
+static fl_status collect_all(ingest *in, fl_err *err)
+{
+    fl_status st = FL_OK;
+    for (ingest_block *b; st == FL_OK && (b = ingest_pool_take(in->pool, true)); ) st = collect_one(in, b, err);
     return st;
 }
 
-/* Keep a piece of a line whose end is not here yet. Beyond what a row may have (and its 0x0D) only the count goes on. */
-static fl_status keep_piece(ingest *in, const char *data, size_t n_bytes, fl_err *err)
+/* ---- from bytes to blocks ---- */
+
+/* A block that the parsers do not have; what they have finished is collected meanwhile. */
+static fl_status get_block(ingest *in, size_t n_bytes, ingest_block **out, fl_err *err)
 {
-    size_t room = (size_t)FL_LINE_BYTES_MAX + 1 - in->line_used, n = n_bytes < room ? n_bytes : room;
-    if (in->line_used + n > in->line_capacity) {
-        size_t capacity = in->line_capacity ? in->line_capacity : 4096;
-        while (capacity < in->line_used + n) capacity *= 2;
-        char *line = realloc(in->line, capacity);
-        if (!line) return fl_fail(err, FL_FULL, "ingest: no memory for a line of %zu bytes", in->line_used + n);
-        in->line = line;
-        in->line_capacity = capacity;
+    fl_status st = FL_OK;
+    for (ingest_block *b; st == FL_OK && (b = ingest_pool_take(in->pool, false)); ) st = collect_one(in, b, err);
+    while (st == FL_OK && (!(*out = ingest_pool_blank(in->pool)) || !ingest_pool_fits(in->pool, n_bytes))) st = collect_one(in, ingest_pool_take(in->pool, true), err);
+    return st;
+}
+
+/* Give the first n_bytes, n_lines whole lines (or the job's last), to the parsers. The buffer goes with them; what is left begins the next block. */
+static fl_status push_block(ingest *in, size_t n_bytes, uint64_t n_lines, fl_err *err)
+{
+    ingest_block *b = NULL;
+    fl_status st = get_block(in, in->capacity, &b, err);
+    if (st != FL_OK) return st;
+    size_t rest = in->used - n_bytes, room = rest > BLOCK_BYTES ? rest : BLOCK_BYTES;
+    char *fresh = b->data;
+    if (b->capacity < room) {
+        if (!(fresh = realloc(fresh, room))) return fl_fail(err, FL_FULL, "ingest: no memory for %zu bytes of lines", room);
+        b->capacity = room;
     }
-    if (n) memcpy(in->line + in->line_used, data, n);
-    in->line_used += n;
-    in->line_bytes += n_bytes;
-    if (!in->line_has_text) in->line_has_text = !fl_line_is_blank(data, n_bytes);
+    if (rest) memcpy(fresh, in->data + n_bytes, rest);
+    size_t capacity = b->capacity;
+    b->data = in->data;
+    b->capacity = in->capacity;
+    b->used = n_bytes;
+    b->offset = in->offset;
+    b->first_line = in->first_line;
+    in->data = fresh;
+    in->capacity = capacity;
+    in->used = rest;
+    in->offset += n_bytes;
+    in->first_line += n_lines;
+    ingest_pool_push(in->pool);
     return FL_OK;
+}
+
+static fl_status push_long(ingest *in, fl_err *err)
+{
+    ingest_block *b = NULL;
+    fl_status st = get_block(in, 0, &b, err);
+    if (st != FL_OK) return st;
+    b->offset = in->offset;
+    b->first_line = in->first_line++;
+    b->long_bytes = in->long_bytes;
+    b->long_has_text = in->long_has_text;
+    in->offset += in->long_bytes + 1;
+    in->long_bytes = 0;
+    ingest_pool_push(in->pool);
+    return FL_OK;
+}
+
+/* Push whole lines, at most BLOCK_LINES_MAX; there is one. */
+static fl_status push_lines(ingest *in, fl_err *err)
+{
+    uint64_t n_lines = 0;
+    const char *p = in->data, *end = in->data + in->used;
+    for (const char *feed; n_lines < BLOCK_LINES_MAX && (feed = memchr(p, '\n', (size_t)(end - p))); n_lines++) p = feed + 1;
+    return push_block(in, (size_t)(p - in->data), n_lines, err);
+}
+
+/* The buffer is full: pass lines on, or make it larger for a line that is longer, or only count the line from here on. */
+static fl_status make_room(ingest *in, fl_err *err)
+{
+    if (in->used && memrchr(in->data, '\n', in->used)) return push_lines(in, err);
+    if (in->capacity == LINE_ROOM) {
+        size_t bom = in->offset == 0 && memcmp(in->data, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+        in->offset += bom;
+        in->long_bytes = in->used - bom;
+        in->long_has_text = !fl_line_is_blank(in->data + bom, in->used - bom);
+        in->used = 0;
+        return FL_OK;
+    }
+    size_t capacity = in->capacity ? in->capacity * 2 : BLOCK_BYTES;
+    if (capacity > LINE_ROOM) capacity = LINE_ROOM;
+    char *data = realloc(in->data, capacity);
+    if (!data) return fl_fail(err, FL_FULL, "ingest: no memory for a line of %zu bytes", capacity);
+    in->data = data;
+    in->capacity = capacity;
+    return FL_OK;
+}
+
+/* The next bytes of a line that is too long; *n becomes how many were taken, with its feed. */
+static fl_status count_long(ingest *in, const char *data, size_t *n, fl_err *err)
+{
+    const char *feed = memchr(data, '\n', *n);
+    size_t bytes = feed ? (size_t)(feed - data) : *n;
+    if (!in->long_has_text) in->long_has_text = !fl_line_is_blank(data, bytes);
+    in->long_bytes += bytes;
+    if (!feed) return FL_OK;
+    *n = bytes + 1;
+    return push_long(in, err);
+}
+
+static fl_status cut_lines(ingest *in, const char *data, size_t n_bytes, fl_err *err)
+{
+    fl_status st = FL_OK;
+    for (size_t at = 0, n; st == FL_OK && at < n_bytes; at += n) {
+        n = n_bytes - at;
+        if (in->long_bytes) { st = count_long(in, data + at, &n, err); continue; }
+        if (n > in->capacity - in->used) n = in->capacity - in->used;
+        if (n == 0) { st = make_room(in, err); continue; }
+        memcpy(in->data + in->used, data + at, n);
+        in->used += n;
+    }
+    return st;
 }
 
 /* Decompressed bytes, in order. */
 static fl_status take_plain(void *context, const void *data, size_t n_bytes, fl_err *err)
 {
     ingest *in = context;
-    const char *p = data, *end = p + n_bytes;
     fl_status st = in->is_cloned ? FL_OK : write_all(in->job_fd, data, n_bytes, in->job_dir, ROWS_JOB_FILE, err);
     XXH3_128bits_update(in->hash, data, n_bytes);
     in->n_bytes += n_bytes;
-    while (st == FL_OK && p < end) {
-        const char *feed = memchr(p, '\n', (size_t)(end - p));
-        size_t n = (size_t)((feed ? feed : end) - p);
-        if (feed && in->line_bytes == 0 && in->report.n_lines > 0) {                 /* the usual line: all of it is here */
-            st = end_line(in, p, n, n, err);
-        } else if ((st = keep_piece(in, p, n, err)) == FL_OK && (feed || in->report.n_lines == 0)) {
-            static const char bom[] = "\xEF\xBB\xBF";
-            if (in->report.n_lines == 0 && in->line_start == 0 && in->line_used >= 3 && memcmp(in->line, bom, 3) == 0) {
-                memmove(in->line, in->line + 3, in->line_used - 3);
-                in->line_used -= 3;
-                in->line_bytes -= 3;
-                in->line_start = 3;
-            }
-            if (feed) st = end_line(in, in->line, in->line_used, in->line_bytes, err);
-        }
-        p += n + (feed != NULL);
+    if (!in->is_cloned && in->n_bytes - in->n_written_out >= WRITE_OUT_BYTES) {      /* only a hint: a failure shows at the sync */
+        sync_file_range(in->job_fd, (off_t)in->n_written_out, (off_t)(in->n_bytes - in->n_written_out), SYNC_FILE_RANGE_WRITE);
+        in->n_written_out = in->n_bytes;
     }
-    return st;
+    return st == FL_OK ? cut_lines(in, data, n_bytes, err) : st;
 }
 
 /* ---- what the input is ---- */
@@ -306,25 +353,38 @@ fl_status ingest_push(ingest *in, const void *data, size_t n_bytes, fl_err *err)
 
 /* ---- the end ---- */
 
+static fl_status push_rest(ingest *in, fl_err *err)
+{
+    fl_status st = FL_OK;
+    while (st == FL_OK && in->used) st = memchr(in->data, '\n', in->used) ? push_lines(in, err) : push_block(in, in->used, 1, err);
+    return st == FL_OK && in->long_bytes ? push_long(in, err) : st;
+}
+
 /* The checksum covers the header's fields, so it is taken over the finished file. */
 static fl_status write_header(ingest *in, fl_err *err)
 {
+    uint8_t head[ROWS_HEADER_BYTES], *chunk = malloc(CHECKSUM_CHUNK);
+    XXH3_state_t *sum = XXH3_createState();
+    fl_status st = FL_OK;
     rows_header header = { .n_rows = in->report.n_rows, .n_bytes = in->n_bytes };
     memcpy(header.hash, in->report.hash, ROWS_HASH_BYTES);
-    XXH3_64bits_reset_withSeed(in->index_sum, rows_header_seed(&header));
+    if (!chunk || !sum) { st = fl_fail(err, FL_FULL, "ingest: no memory"); goto done; }
+    XXH3_64bits_reset_withSeed(sum, rows_header_seed(&header));
     for (uint64_t at = ROWS_HEADER_BYTES, end = at + header.n_rows * ROWS_ENTRY_BYTES; at < end;) {
-        size_t want = end - at < INDEX_BLOCK ? (size_t)(end - at) : INDEX_BLOCK;
-        ssize_t n = pread(in->index_fd, in->index, want, (off_t)at);
+        ssize_t n = pread(in->index_fd, chunk, end - at < CHECKSUM_CHUNK ? (size_t)(end - at) : CHECKSUM_CHUNK, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return fl_fail_errno(err, n < 0 ? errno : EIO, "ingest: read %s/%s back", in->job_dir, ROWS_INDEX_FILE);
-        XXH3_64bits_update(in->index_sum, in->index, (size_t)n);
+        if (n <= 0) { st = fl_fail_errno(err, n < 0 ? errno : EIO, "ingest: read %s/%s back", in->job_dir, ROWS_INDEX_FILE); goto done; }
+        XXH3_64bits_update(sum, chunk, (size_t)n);
         at += (uint64_t)n;
     }
-    header.checksum = XXH3_64bits_digest(in->index_sum);
-    uint8_t bytes[ROWS_HEADER_BYTES];
-    rows_header_encode(bytes, &header);
-    if (lseek(in->index_fd, 0, SEEK_SET) != 0) return fl_fail_errno(err, errno, "ingest: seek in %s/%s", in->job_dir, ROWS_INDEX_FILE);
-    return write_all(in->index_fd, bytes, sizeof bytes, in->job_dir, ROWS_INDEX_FILE, err);
+    header.checksum = XXH3_64bits_digest(sum);
+    rows_header_encode(head, &header);
+    if (lseek(in->index_fd, 0, SEEK_SET) != 0) { st = fl_fail_errno(err, errno, "ingest: seek in %s/%s", in->job_dir, ROWS_INDEX_FILE); goto done; }
+    st = write_all(in->index_fd, head, sizeof head, in->job_dir, ROWS_INDEX_FILE, err);
+done:
+    free(chunk);
+    XXH3_freeState(sum);
+    return st;
 }
 
 static void write_unknown(ingest *in)
@@ -341,19 +401,40 @@ static void write_unknown(ingest *in)
     }
 }
 
+static fl_status note_merge(void *context, fl_err *err) { return tell(context, err); }
+
+/* Every row is in the index: which of them have another's custom_id? */
+static fl_status find_double_ids(ingest *in, fl_err *err)
+{
+    const ingest_ids_options o = { .ids = in->ids, .index_fd = in->index_fd, .job_fd = in->job_fd, .job_dir = in->job_dir, .defaults = in->defaults,
+                                   .suffix = in->suffix_duplicates, .n_rows = in->report.n_rows, .n_bytes = in->n_bytes, .note = note_merge, .context = in };
+    ingest_ids_counts found = { 0 };
+    fl_status st = ingest_ids_open(&in->twice, &o, &found, err);
+    in->report.n_bad += found.n_bad;
+    in->report.n_renamed = found.n_renamed;
+    in->report.n_samples -= found.samples_lost;
+    in->report.cost -= found.cost_lost;
+    return st;
+}
+
 fl_status ingest_end(ingest *in, ingest_report *report, fl_err *err)
 {
     fl_status st = in->is_known ? FL_OK : know_input(in, err);
     if (st == FL_OK && in->unpack) st = gunzip_end(in->unpack, err);
-    if (st == FL_OK && in->line_bytes > 0) st = end_line(in, in->line, in->line_used, in->line_bytes, err);     /* a last line without its feed */
+    if (st == FL_OK) st = push_rest(in, err);
+    if (st == FL_OK) st = collect_all(in, err);
     if (st == FL_OK && in->report.n_rows == 0)
         st = fl_fail(err, FL_INVALID, in->n_bytes ? "%s is empty: all its lines are blank" : "%s is empty: a job has one JSON object a line", in->name);
-    if (st == FL_OK) st = flush_index(in, err);
     if (st != FL_OK) return st;
+    ingest_pool_close(in->pool);
+    in->pool = NULL;
+    free(in->data);
+    in->data = NULL;
     XXH128_canonical_t hash;
     XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(in->hash));
     memcpy(in->report.hash, hash.digest, ROWS_HASH_BYTES);
     in->report.n_bytes = in->n_bytes;
+    if ((st = find_double_ids(in, err)) != FL_OK) return st;
     if ((st = write_header(in, err)) != FL_OK) return st;
     if (fsync(in->job_fd) != 0) return fl_fail_errno(err, errno, "ingest: sync %s/%s", in->job_dir, ROWS_JOB_FILE);
     if (fsync(in->index_fd) != 0) return fl_fail_errno(err, errno, "ingest: sync %s/%s", in->job_dir, ROWS_INDEX_FILE);
@@ -361,6 +442,35 @@ fl_status ingest_end(ingest *in, ingest_report *report, fl_err *err)
     write_unknown(in);
     *report = in->report;
     return FL_OK;
+}
+
+/* ---- the bad lines ---- */
+
+static fl_status visit_entry(ingest_visit visit, void *context, const fault_entry *f, fl_err *err)
+{
+    ingest_fault fault = { { f->row }, f->code, f->line, f->offset, f->custom_id, f->custom_id_bytes, f->text, f->text_bytes };
+    return visit(context, &fault, err);
+}
+
+/* Two lists in the order of rows; a row that stands in both was bad before its id was compared. */
+fl_status ingest_faults(ingest *in, ingest_visit visit, void *context, fl_err *err)
+{
+    fault_entry fault, twice;
+    fl_status st = fault_list_begin(in->faults, err);
+    if (st == FL_OK) st = ingest_ids_begin(in->twice, err);
+    if (st != FL_OK) return st;
+    fl_status more = fault_list_next(in->faults, &fault, err), more_twice = ingest_ids_next(in->twice, &twice, err);
+    while ((more == FL_OK || more_twice == FL_OK) && st == FL_OK) {
+        bool is_twice = more != FL_OK || (more_twice == FL_OK && twice.row < fault.row);
+        bool is_both = !is_twice && more_twice == FL_OK && twice.row == fault.row;
+        if ((more != FL_OK && more != FL_CLOSED) || (more_twice != FL_OK && more_twice != FL_CLOSED)) break;
+        st = visit_entry(visit, context, is_twice ? &twice : &fault, err);
+        if (st == FL_OK && !is_twice) more = fault_list_next(in->faults, &fault, err);
+        if (st == FL_OK && (is_twice || is_both)) more_twice = ingest_ids_next(in->twice, &twice, err);
+    }
+    if (st == FL_OK && more != FL_OK && more != FL_CLOSED) st = more;
+    if (st == FL_OK && more_twice != FL_OK && more_twice != FL_CLOSED) st = more_twice;
+    return st;
 }
 
 /* ---- files and standard input ---- */
@@ -373,31 +483,29 @@ static void clone_plain(ingest *in, int fd, const struct stat *info)
     in->is_cloned = ioctl(in->job_fd, FICLONE, fd) == 0;
 }
 
-fl_status ingest_file(const char *path, const char *defaults, const char *job_dir, ingest_visit visit, void *context, ingest_report *report, fl_err *err)
+fl_status ingest_read(ingest *in, const char *path, fl_err *err)
 {
     fl_status st = FL_OK;
     struct stat info;
     bool is_stdin = strcmp(path, "-") == 0;
-    const char *name = is_stdin ? "standard input" : path;
-    ingest *in = NULL;
     char *chunk = malloc(READ_CHUNK);
     int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
     if (!chunk) { st = fl_fail(err, FL_FULL, "ingest: no memory"); goto done; }
-    if (fd < 0 && errno == ENOENT) { st = fl_fail(err, FL_NOT_FOUND, "%s does not exist: give a JSONL file of prompts", name); goto done; }
-    if (fd < 0 || fstat(fd, &info) != 0) { st = fl_fail_errno(err, errno, "cannot read %s", name); goto done; }
-    if (S_ISDIR(info.st_mode)) { st = fl_fail(err, FL_INVALID, "%s is a directory: give a JSONL file of prompts", name); goto done; }
-    if ((st = ingest_open(&in, name, defaults, job_dir, visit, context, err)) != FL_OK) goto done;
+    if (fd < 0 && errno == ENOENT) { st = fl_fail(err, FL_NOT_FOUND, "%s does not exist: give a JSONL file of prompts", in->name); goto done; }
+    if (fd < 0 || fstat(fd, &info) != 0) { st = fl_fail_errno(err, errno, "cannot read %s", in->name); goto done; }
+    if (S_ISDIR(info.st_mode)) { st = fl_fail(err, FL_INVALID, "%s is a directory: give a JSONL file of prompts", in->name); goto done; }
     if (!is_stdin) clone_plain(in, fd, &info);
     for (;;) {
         ssize_t n = read(in->is_cloned ? in->job_fd : fd, chunk, READ_CHUNK);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) { st = fl_fail_errno(err, errno, "cannot read %s", name); goto done; }
+        if (n < 0 && errno == EINTR) {                   /* a signal may want the end */
+            if ((st = tell(in, err)) != FL_OK) goto done;
+            continue;
+        }
+        if (n < 0) { st = fl_fail_errno(err, errno, "cannot read %s", in->name); goto done; }
         if (n == 0) break;
         if ((st = ingest_push(in, chunk, (size_t)n, err)) != FL_OK) goto done;
     }
-    st = ingest_end(in, report, err);
 done:
-    ingest_close(in);
     if (fd >= 0) close(fd);
     free(chunk);
     return st;

@@ -1,14 +1,18 @@
 /* ingest.h - a job file becomes a job's folder: every line is checked once, and what the job is from then on is the copy in the spool.
  * Input    plain JSONL or gzip (also several members back to back), told apart by the first bytes. Lines end at byte 0x0A alone; the last one may lack it. One UTF-8 BOM
- *          is accepted; blank lines are skipped but counted as physical lines. A bad line never stops the ingest: it goes to `visit`.
+ *          is accepted; blank lines are skipped but counted as physical lines. A bad line never stops the ingest: it is told by ingest_faults.
  * Output   job.jsonl and rows.idx (rows.h) in the job's folder, synced by ingest_end. Half an ingest is thrown away by the caller with the folder.
- * Ids      the first row with a custom_id has it, also when that row is bad; later ones are duplicate_custom_id. Ids are compared by 128-bit hashes in
- *          memory, 24 bytes a row and 4 to 8 for the table: 10 M rows take about 310 MB. Only a job written to collide could be refused wrongly, and only itself.
- * Memory   beside that a chunk, one line, and what fl_row_parse takes.
+ * Ids      the first row with a custom_id has it, also when that row is bad; a row without one is called row-<line> and has that. Later rows are
+ *          duplicate_custom_id, or get a name of their own where the job wants that (suffix_duplicates). Ids are compared by 128-bit hashes in sorted runs
+ *          (id_runs.h). Only a job written to collide could be refused wrongly, and only itself.
+ * Way      the caller's thread unpacks, hashes, copies and cuts the bytes into blocks of whole lines (ingest_block.h); parser threads (ingest_pool.h) read them; the
+ *          caller's thread takes the results back in order. What comes out does not depend on the number of threads.
+ * Memory   about 60 MB, whatever the job: blocks on the way 16 MB, a run of ids 24 MB while it is sorted, what fl_row_parse takes. A line of 64 MB takes 5 times its size.
  * Threads  an ingest belongs to one thread. */
 #ifndef COORDINATOR_INGEST_H
 #define COORDINATOR_INGEST_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "coordinator/rows.h"
@@ -25,28 +29,43 @@ typedef struct {
     uint64_t line;                       /* physical line, from 1 */
     uint64_t offset;                     /* of the fault: bytes from the start of the (decompressed) file */
     const char *custom_id; size_t custom_id_bytes;       /* valid UTF-8; row-<line> when the line has none that can be read */
-    const char *text;                    /* the sentence */
+    const char *text; size_t text_bytes;                 /* the sentence; no NUL behind it */
 } ingest_fault;
-typedef fl_status (*ingest_visit)(void *context, const ingest_fault *fault, fl_err *err);      /* anything but FL_OK ends the ingest and is returned */
+typedef fl_status (*ingest_visit)(void *context, const ingest_fault *fault, fl_err *err);      /* anything but FL_OK ends the walk and is returned */
 
 typedef struct {
     uint64_t n_rows, n_bad, n_samples, n_lines, n_bytes; /* n_bytes: decompressed */
+    uint64_t n_renamed;                  /* rows with a suffix */
     uint64_t cost;                       /* sum of the rows' */
     uint8_t hash[ROWS_HASH_BYTES];       /* XXH3-128 of the decompressed bytes: what the job is */
     char unknown_fields[1024];           /* "task_id (164 rows), top_n (3 rows)"; "" when every field is known */
 } ingest_report;
 
+/* Called now and then, with the counts so far; anything but FL_OK ends the ingest and is returned. */
+typedef fl_status (*ingest_note)(void *context, const ingest_report *so_far, fl_err *err);
+
+typedef struct {
+    const char *name;                    /* what sentences call the job */
+    const char *defaults;                /* NULL, "" or the --set object (fl_row_defaults_check has passed) */
+    const char *job_dir;                 /* exists; leftovers in it are overwritten */
+    bool suffix_duplicates;              /* --duplicates suffix */
+    int n_threads;                       /* that parse; 0 = one a core */
+    ingest_note note; void *context;     /* note may be NULL */
+} ingest_options;
+
 typedef struct ingest ingest;
 
-/* Push form, for bytes that arrive in pieces. `name` is what sentences call the job. `defaults`: NULL, "" or the --set object (fl_row_defaults_check has passed).
- * job_dir exists; leftovers in it are overwritten. name, defaults and job_dir are copied. */
-fl_status ingest_open(ingest **out, const char *name, const char *defaults, const char *job_dir, ingest_visit visit, void *context, fl_err *err);
-fl_status ingest_push(ingest *in, const void *data, size_t n_bytes, fl_err *err);    /* after a failure only ingest_close is allowed */
+/* For bytes that arrive in pieces: open, push, end. Strings are copied. After a failure only ingest_close is allowed. */
+fl_status ingest_open(ingest **out, const ingest_options *options, fl_err *err);
+fl_status ingest_push(ingest *in, const void *data, size_t n_bytes, fl_err *err);
 fl_status ingest_end(ingest *in, ingest_report *report, fl_err *err);               /* FL_INVALID: no rows. FL_CORRUPT: a gzip stream that ends early */
 void      ingest_close(ingest *in);                                                  /* accepts NULL */
 
-/* All of it from a file, or from standard input when path is "-". A plain file is cloned into the spool where the file system can. FL_NOT_FOUND, FL_INVALID
+/* Push all of a file, or of standard input when path is "-". A plain file is cloned into the spool where the file system can. FL_NOT_FOUND, FL_INVALID
  * (a directory, an empty job), FL_UNSUPPORTED (another compression, UTF-16), FL_IO, FL_DISK_FULL, each with a sentence. */
-fl_status ingest_file(const char *path, const char *defaults, const char *job_dir, ingest_visit visit, void *context, ingest_report *report, fl_err *err);
+fl_status ingest_read(ingest *in, const char *path, fl_err *err);
+
+/* After ingest_end: all bad lines in input order. */
+fl_status ingest_faults(ingest *in, ingest_visit visit, void *context, fl_err *err);
 
 #endif

@@ -13,14 +13,11 @@
 #include <zlib.h>
 
 #define HASH_CHUNK_BYTES (256 * 1024)
-#define FAULTS_DIR "faults"                              /* bad lines found so far, until the job's first record can be written */
 
 struct job_draft {
     const spool *spool;                  /* borrowed */
     stored_job *job;                     /* owned until the end */
-    ingest *ingest;                      /* owned; push form */
-    char *faults_dir;                    /* owned */
-    ledger *faults;                      /* owned; NULL while there are none */
+    ingest *ingest;                      /* owned */
 };
 
 /* ---- settings ---- */
@@ -310,49 +307,11 @@ static fl_status append_job_record(ledger *l, const job_settings *settings, uint
     return st;
 }
 
-/* Bad lines wait in a ledger of their own, since the job's first record needs the hash of all lines. */
 static fl_status note_fault(void *context, const ingest_fault *fault, fl_err *err)
 {
-    job_draft *draft = context;
-    fl_status st = FL_OK;
-    if (!draft->faults) {
-        if ((st = ledger_create(&draft->faults, draft->faults_dir, err)) != FL_OK) return st;
-        if ((st = append_job_record(draft->faults, &draft->job->settings, 0, err)) != FL_OK) return st;
-    }
     ledger_record record = { .kind = LEDGER_INGEST_ERROR, .row = fault->row, .code = fault->code, .line = fault->line, .line_offset = fault->offset,
-                             .custom_id = { fault->custom_id, fault->custom_id_bytes }, .body = { fault->text, strlen(fault->text) } };
-    return ledger_append(draft->faults, &record, err);
-}
-
-static fl_status move_fault(void *context, const ledger_record *record, fl_err *err)
-{
-    return record->kind == LEDGER_INGEST_ERROR ? ledger_append(context, record, err) : FL_OK;
-}
-
-static fl_status remove_faults(const char *dir, fl_err *err)
-{
-    char path[4200];
-    for (unsigned i = 1; ; i++) {
-        snprintf(path, sizeof path, "%s/%06u.seg", dir, i);
-        if (unlink(path) != 0) break;
-    }
-    return rmdir(dir) == 0 || errno == ENOENT ? FL_OK : fl_fail_errno(err, errno, "cannot remove %s", dir);
-}
-
-static fl_status open_draft(job_draft **out, const spool *s, job_id id, const job_settings *settings, fl_err *err)
-{
-    job_draft *draft = calloc(1, sizeof *draft);
-    if (!draft) return fl_fail(err, FL_FULL, "no memory for a job");
-    fl_status st = new_job(&draft->job, s, id, 1, err);
-    if (st == FL_OK) st = job_settings_copy(&draft->job->settings, settings, err);
-    if (st == FL_OK && !(draft->faults_dir = spool_job_path(s, id, FAULTS_DIR))) st = fl_fail(err, FL_FULL, "no memory for a job's paths");
-    if (st == FL_OK && (st = spool_job_create(s, id, err)) == FL_OK) draft->spool = s;
-    if (st == FL_OK) {
-        *out = draft;
-        draft = NULL;
-    }
-    job_draft_close(draft);
-    return st;
+                             .custom_id = { fault->custom_id, fault->custom_id_bytes }, .body = { fault->text, fault->text_bytes } };
+    return ledger_append(context, &record, err);
 }
 
 void job_draft_close(job_draft *draft)
@@ -360,7 +319,6 @@ void job_draft_close(job_draft *draft)
     if (!draft) return;
     fl_err ignored;
     ingest_close(draft->ingest);
-    ledger_close(draft->faults);
     if (draft->job && draft->spool) {
         job_id id = draft->job->id;
         job_store_close(draft->job);
@@ -368,7 +326,6 @@ void job_draft_close(job_draft *draft)
         spool_job_remove(draft->spool, id, &ignored);    /* what stays is removed by the next start */
     }
     job_store_close(draft->job);
-    free(draft->faults_dir);
     free(draft);
 }
 
@@ -380,14 +337,7 @@ static fl_status finish_draft(job_draft *draft, const ingest_report *report, sto
     hash_to_hex(report->hash, job->settings.content);
     if ((st = ledger_create(&job->ledger, job->ledger_dir, err)) != FL_OK) return st;
     if ((st = append_job_record(job->ledger, &job->settings, report->n_rows, err)) != FL_OK) return st;
-    if (draft->faults) {
-        st = ledger_commit(draft->faults, err);
-        ledger_close(draft->faults);
-        draft->faults = NULL;
-        if (st == FL_OK) st = ledger_scan(draft->faults_dir, move_fault, job->ledger, err);
-        if (st == FL_OK) st = remove_faults(draft->faults_dir, err);
-        if (st != FL_OK) return st;
-    }
+    if ((st = ingest_faults(draft->ingest, note_fault, job->ledger, err)) != FL_OK) return st;
     if ((st = ledger_commit(job->ledger, err)) != FL_OK) return st;
     if ((st = spool_sync_dir(job->dir, err)) != FL_OK) return st;
     ledger_close(job->ledger);
@@ -399,13 +349,23 @@ static fl_status finish_draft(job_draft *draft, const ingest_report *report, sto
     return FL_OK;
 }
 
-fl_status job_draft_open(job_draft **out, const spool *s, job_id id, const job_settings *settings, fl_err *err)
+fl_status job_draft_open(job_draft **out, const spool *s, job_id id, const job_settings *settings, const job_draft_options *options, fl_err *err)
 {
-    job_draft *draft = NULL;
-    fl_status st = open_draft(&draft, s, id, settings, err);
-    if (st != FL_OK) return st;
-    const char *defaults = draft->job->settings.defaults;
-    st = ingest_open(&draft->ingest, draft->job->settings.name, defaults[0] ? defaults : NULL, draft->job->dir, note_fault, draft, err);
+    job_draft *draft = calloc(1, sizeof *draft);
+    if (!draft) return fl_fail(err, FL_FULL, "no memory for a job");
+    fl_status st = new_job(&draft->job, s, id, 1, err);
+    if (st == FL_OK) st = job_settings_copy(&draft->job->settings, settings, err);
+    if (st == FL_OK && (st = spool_job_create(s, id, err)) == FL_OK) draft->spool = s;
+    if (st == FL_OK) {
+        const job_settings *own = &draft->job->settings;
+        ingest_options o = { .name = own->name, .defaults = own->defaults[0] ? own->defaults : NULL, .job_dir = draft->job->dir };
+        if (options) {
+            o.note = options->note;
+            o.context = options->context;
+            if (options->path) o.name = strcmp(options->path, "-") == 0 ? "standard input" : options->path;
+        }
+        st = ingest_open(&draft->ingest, &o, err);
+    }
     if (st == FL_OK) {
         *out = draft;
         draft = NULL;
@@ -425,14 +385,12 @@ fl_status job_draft_end(job_draft *draft, stored_job **out, ingest_report *repor
     return st == FL_OK ? finish_draft(draft, report, out, err) : st;
 }
 
-fl_status job_store_create(stored_job **out, const spool *s, job_id id, const job_settings *settings, const char *path, ingest_report *report, fl_err *err)
+fl_status job_store_create(stored_job **out, const spool *s, job_id id, const job_settings *settings, const job_draft_options *options, ingest_report *report, fl_err *err)
 {
     job_draft *draft = NULL;
-    fl_status st = open_draft(&draft, s, id, settings, err);
-    if (st != FL_OK) return st;
-    const char *defaults = draft->job->settings.defaults;
-    st = ingest_file(path, defaults[0] ? defaults : NULL, draft->job->dir, note_fault, draft, report, err);
-    if (st == FL_OK) st = finish_draft(draft, report, out, err);
+    fl_status st = job_draft_open(&draft, s, id, settings, options, err);
+    if (st == FL_OK) st = ingest_read(draft->ingest, options->path, err);
+    if (st == FL_OK) st = job_draft_end(draft, out, report, err);
     job_draft_close(draft);
     return st;
 }

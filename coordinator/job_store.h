@@ -51,13 +51,19 @@ typedef struct {
     bool outputs_due;                    /* closed, and the output files are still to be written */
 } stored_job;
 
-/* Make a job of `path` ("-" = standard input), whole and durable, but not yet known to the journal. The content hash is filled in. FL_INVALID, FL_NOT_FOUND,
- * FL_UNSUPPORTED, FL_DISK_FULL, FL_IO as ingest_file; then nothing is left. */
-fl_status job_store_create(stored_job **out, const spool *s, job_id id, const job_settings *settings, const char *path, ingest_report *report, fl_err *err);
+/* How a job is made. Borrowed. */
+typedef struct {
+    const char *path;                    /* of the job file, "-" = standard input; NULL: it comes in pieces */
+    ingest_note note; void *context;     /* as in ingest_options */
+} job_draft_options;
 
-/* The same in pieces: begin, push, end (which makes the job), or abandon. */
+/* Make a job of a file, whole and durable, but not yet known to the journal. The content hash is filled in. FL_INVALID, FL_NOT_FOUND, FL_UNSUPPORTED, FL_DISK_FULL,
+ * FL_IO as ingest.h, and what the note returned; then nothing is left. */
+fl_status job_store_create(stored_job **out, const spool *s, job_id id, const job_settings *settings, const job_draft_options *options, ingest_report *report, fl_err *err);
+
+/* The same in pieces: open, push, end (which makes the job), or abandon. A draft touches nothing but its folder, so any one thread may hold it. */
 typedef struct job_draft job_draft;
-fl_status job_draft_open(job_draft **out, const spool *s, job_id id, const job_settings *settings, fl_err *err);
+fl_status job_draft_open(job_draft **out, const spool *s, job_id id, const job_settings *settings, const job_draft_options *options, fl_err *err);     /* options: NULL for none */
 fl_status job_draft_push(job_draft *draft, const void *data, size_t n_bytes, fl_err *err);
 fl_status job_draft_end(job_draft *draft, stored_job **out, ingest_report *report, fl_err *err);     /* then close the draft */
 void      job_draft_close(job_draft *draft);             /* accepts NULL; removes what was not ended */

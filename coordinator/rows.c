@@ -34,15 +34,15 @@ void rows_entry_encode(uint8_t out[ROWS_ENTRY_BYTES], const rows_entry *entry)
     fl_put_u32(out + 12, entry->n_samples);
     fl_put_u64(out + 16, entry->line);
     fl_put_u32(out + 24, entry->cost);
-    fl_put_u32(out + 28, 0);
+    fl_put_u32(out + 28, entry->is_renamed);
 }
 
 fl_status rows_entry_decode(rows_entry *entry, const uint8_t in[ROWS_ENTRY_BYTES], const rows_header *header, fl_err *err)
 {
-    *entry = (rows_entry){ fl_get_u64(in), fl_get_u32(in + 8), fl_get_u32(in + 12), fl_get_u64(in + 16), fl_get_u32(in + 24) };
+    *entry = (rows_entry){ fl_get_u64(in), fl_get_u32(in + 8), fl_get_u32(in + 12), fl_get_u64(in + 16), fl_get_u32(in + 24), fl_get_u32(in + 28) == 1 };
     if (entry->offset > header->n_bytes || entry->n_bytes > header->n_bytes - entry->offset)
         return fl_fail(err, FL_CORRUPT, "an entry points outside the job's lines");
-    if (entry->n_bytes == 0 || entry->line == 0 || fl_get_u32(in + 28) != 0) return fl_fail(err, FL_CORRUPT, "an entry has a field out of range");
+    if (entry->n_bytes == 0 || entry->line == 0 || fl_get_u32(in + 28) > 1 || (entry->is_renamed && entry->n_samples == 0)) return fl_fail(err, FL_CORRUPT, "an entry has a field out of range");
     if (entry->n_samples > FL_SAMPLES_MAX || (entry->n_samples > 0 && entry->n_bytes > FL_LINE_BYTES_MAX))
         return fl_fail(err, FL_CORRUPT, "an entry has more samples or bytes than a row may have");
     return FL_OK;

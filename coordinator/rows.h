@@ -3,13 +3,14 @@
  *            header  u32 magic "TRI1", u16 version (1), u16 zero, u64 rows, u64 bytes of job.jsonl, u64 XXH3-64 (over the entries, seeded with XXH3-64 of the
  *                    header without this field), 16 bytes XXH3-128 of job.jsonl (canonical form), 16 bytes zero
  *            entry   u64 offset in job.jsonl, u32 bytes (without line feed and trailing 0x0D; saturating), u32 samples (0 = a bad row), u64 physical line
- *                    from 1, u32 cost, u32 zero
+ *                    from 1, u32 cost, u32 flags (bit 0: is_renamed; the others zero)
  *          Entries ascend in offset and line. cost: tokens of work of the whole row, prompt + n * max_tokens, an estimate that never changes results.
  * Trust    everything is checked at open and again at each read; a file that shrinks later is FL_CORRUPT, never a signal.
  * Threads  a `rows` belongs to one thread; any number may be open. */
 #ifndef COORDINATOR_ROWS_H
 #define COORDINATOR_ROWS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "proto/ids.h"
@@ -21,7 +22,8 @@
 #define ROWS_ENTRY_BYTES 32
 #define ROWS_HASH_BYTES 16
 
-typedef struct { uint64_t offset; uint32_t n_bytes, n_samples; uint64_t line; uint32_t cost; } rows_entry;
+/* is_renamed: an earlier row has this row's custom_id, and the job gives such rows names of their own: fl_row_rename after each fl_row_parse. */
+typedef struct { uint64_t offset; uint32_t n_bytes, n_samples; uint64_t line; uint32_t cost; bool is_renamed; } rows_entry;
 typedef struct { uint64_t n_rows, n_bytes, checksum; uint8_t hash[ROWS_HASH_BYTES]; } rows_header;
 
 typedef struct rows rows;

@@ -153,7 +153,7 @@ static fl_status submit_begin(service *s, const json_t *args, service_reply *rep
     if (st != FL_OK) return st;
     upload *u = free_upload(s);
     if (!u) return fl_fail(err, FL_FULL, "%d jobs are being submitted right now; try again in a minute", UPLOADS_MAX);
-    if ((st = job_draft_open(&u->draft, daemon_spool(s->daemon), id, &settings, err)) != FL_OK) return st;
+    if ((st = job_draft_open(&u->draft, daemon_spool(s->daemon), id, &settings, NULL, err)) != FL_OK) return st;
     u->id = id.v;
     u->offset = 0;
     u->heard_ms = daemon_now_ms();

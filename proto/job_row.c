@@ -30,6 +30,17 @@ void fl_row_free(fl_row *row)
     memset(row, 0, sizeof *row);
 }
 
+void fl_row_rename(fl_row *row, uint64_t physical_line)
+{
+    char suffix[24];
+    size_t n = (size_t)snprintf(suffix, sizeof suffix, "#%llu", (unsigned long long)physical_line);
+    char *name = realloc(row->custom_id, row->custom_id_bytes + n + 1);
+    FL_ASSERT(name);
+    memcpy(name + row->custom_id_bytes, suffix, n + 1);
+    row->custom_id = name;
+    row->custom_id_bytes += n;
+}
+
 /* ---- the parts of a line ---- */
 
 /* The four fields around a body; a line with any of the last three is the OpenAI batch form. */

@@ -71,6 +71,10 @@ typedef struct { fl_row_error code; size_t offset; char text[240]; } fl_row_faul
 fl_row_error fl_row_parse(fl_row *row, const char *line, size_t n_bytes, uint64_t physical_line, const char *defaults, fl_row_fault *fault);
 void         fl_row_free(fl_row *row);                   /* accepts a zeroed row */
 
+/* The name of a row whose custom_id is an earlier row's, in a job that wants such rows renamed (--duplicates suffix): ID becomes ID#<physical line>. The row then counts
+ * under this name everywhere: random numbers, output, ids of responses. Its id may be longer than FL_CUSTOM_ID_MAX by the suffix. */
+void         fl_row_rename(fl_row *row, uint64_t physical_line);
+
 /* Check a --set object by itself: an object of known body fields (not prompt or messages) whose values are good for prompts or for chats. */
 fl_row_error fl_row_defaults_check(const char *defaults, fl_row_fault *fault);
 bool         fl_line_is_blank(const char *line, size_t n_bytes);   /* JSON white space only */

@@ -221,7 +221,7 @@ static stored_job *the_job(coord_daemon *d)
     ingest_report report;
     job_settings settings = { .name = "job.jsonl", .seed = 7 };
     if (daemon_n_jobs(d) == 0) {
-        if (job_store_create(&job, daemon_spool(d), (job_id){ 0x51 }, &settings, job_at, &report, &err) != FL_OK) fail_msg("%s", err.text);
+        if (job_store_create(&job, daemon_spool(d), (job_id){ 0x51 }, &settings, &(job_draft_options){ .path = job_at }, &report, &err) != FL_OK) fail_msg("%s", err.text);
         if (daemon_add_job(d, &job, &err) != FL_OK) fail_msg("%s", err.text);
     }
     return daemon_job_at(d, 0);

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
+#include <xxhash.h>
 #include <zlib.h>
 #include "coordinator/ingest.h"
 #include "coordinator/rows.h"
@@ -31,7 +32,7 @@ static fl_status note_fault(void *context, const ingest_fault *f, fl_err *err)
     seen_fault *s = &all->v[all->n++];
     *s = (seen_fault){ .code = f->code, .row = f->row.v, .line = f->line, .offset = f->offset };
     snprintf(s->custom_id, sizeof s->custom_id, "%.*s", (int)f->custom_id_bytes, f->custom_id);
-    snprintf(s->text, sizeof s->text, "%s", f->text);
+    snprintf(s->text, sizeof s->text, "%.*s", (int)f->text_bytes, f->text);
     return FL_OK;
 }
 
@@ -66,15 +67,33 @@ static void write_input(const void *data, size_t n)
     fclose(f);
 }
 
-/* Push the bytes in pieces of `step`; every step must give the same folder. */
-static fl_status push(const void *data, size_t n, size_t step, faults *all, ingest_report *report, fl_err *err)
+static fl_status push_with(const ingest_options *options, const void *data, size_t n, size_t step, faults *all, ingest_report *report, fl_err *err)
 {
     ingest *in;
     memset(all, 0, sizeof *all);
-    assert_int_equal(ingest_open(&in, "job", NULL, dir, note_fault, all, err), FL_OK);
+    assert_int_equal(ingest_open(&in, options, err), FL_OK);
     fl_status st = FL_OK;
     for (size_t at = 0; st == FL_OK && at < n; at += step) st = ingest_push(in, (const char *)data + at, n - at < step ? n - at : step, err);
     if (st == FL_OK) st = ingest_end(in, report, err);
+    if (st == FL_OK) st = ingest_faults(in, note_fault, all, err);
+    ingest_close(in);
+    return st;
+}
+
+/* Push the bytes in pieces of `step`; every step must give the same folder. */
+static fl_status push(const void *data, size_t n, size_t step, faults *all, ingest_report *report, fl_err *err)
+{
+    return push_with(&(ingest_options){ .name = "job", .job_dir = dir, .n_threads = 2 }, data, n, step, all, report, err);
+}
+
+/* The whole of a file, or of standard input. */
+static fl_status read_file(const char *path, const char *job_dir, faults *all, ingest_report *report, fl_err *err)
+{
+    ingest *in = NULL;
+    fl_status st = ingest_open(&in, &(ingest_options){ .name = path, .job_dir = job_dir }, err);
+    if (st == FL_OK) st = ingest_read(in, path, err);
+    if (st == FL_OK) st = ingest_end(in, report, err);
+    if (st == FL_OK) st = ingest_faults(in, note_fault, all, err);
     ingest_close(in);
     return st;
 }
@@ -266,12 +285,12 @@ static void files_that_cannot_be_jobs_are_refused(void **state)
     faults all = { 0 };
     ingest_report report;
     fl_err err;
-    assert_int_equal(ingest_file(dir, NULL, dir, note_fault, &all, &report, &err), FL_INVALID);
+    assert_int_equal(read_file(dir, dir, &all, &report, &err), FL_INVALID);
     assert_non_null(strstr(err.text, "is a directory"));
-    assert_int_equal(ingest_file("/nonexistent/job.jsonl", NULL, dir, note_fault, &all, &report, &err), FL_NOT_FOUND);
+    assert_int_equal(read_file("/nonexistent/job.jsonl", dir, &all, &report, &err), FL_NOT_FOUND);
     assert_non_null(strstr(err.text, "does not exist"));
     write_input("{\"prompt\":\"a\"}", 14);
-    assert_int_equal(ingest_file(input_path(), NULL, "/nonexistent", note_fault, &all, &report, &err), FL_IO);
+    assert_int_equal(read_file(input_path(), "/nonexistent", &all, &report, &err), FL_IO);
 }
 
 static void files_and_standard_input_give_the_same_folder(void **state)
@@ -281,11 +300,11 @@ static void files_and_standard_input_give_the_same_folder(void **state)
     ingest_report a, b;
     fl_err err;
     write_input(mixed, sizeof mixed - 1);
-    assert_int_equal(ingest_file(input_path(), NULL, dir, note_fault, &all, &a, &err), FL_OK);
+    assert_int_equal(read_file(input_path(), dir, &all, &a, &err), FL_OK);
     int keep = dup(0), fd = open(input_path(), O_RDONLY);
     assert_true(dup2(fd, 0) == 0);
     close(fd);
-    assert_int_equal(ingest_file("-", NULL, dir, note_fault, &piped, &b, &err), FL_OK);
+    assert_int_equal(read_file("-", dir, &piped, &b, &err), FL_OK);
     assert_true(dup2(keep, 0) == 0);
     close(keep);
     assert_memory_equal(a.hash, b.hash, ROWS_HASH_BYTES);
@@ -293,17 +312,21 @@ static void files_and_standard_input_give_the_same_folder(void **state)
     assert_int_equal(piped.n, all.n);
 }
 
-static void a_visitor_can_end_the_ingest(void **state)
+static void a_visitor_can_end_the_walk_and_half_an_ingest_is_no_job(void **state)
 {
     (void)state;
     faults all = { .refuse_at = 2 };
+    ingest *in;
     ingest_report report;
     fl_err err;
     write_input(mixed, sizeof mixed - 1);
-    assert_int_equal(ingest_file(input_path(), NULL, dir, note_fault, &all, &report, &err), FL_IO);
+    assert_int_equal(read_file(input_path(), dir, &all, &report, &err), FL_IO);
     assert_string_equal(err.text, "the visitor said no");
+    assert_int_equal(ingest_open(&in, &(ingest_options){ .name = "job", .job_dir = dir }, &err), FL_OK);
+    assert_int_equal(ingest_read(in, input_path(), &err), FL_OK);
+    ingest_close(in);
     rows *r;
-    assert_int_equal(rows_open(&r, dir, &err), FL_CORRUPT);      /* half an ingest is never taken for a whole one */
+    assert_int_equal(rows_open(&r, dir, &err), FL_CORRUPT);
 }
 
 static void a_write_that_fails_at_any_byte_leaves_no_job(void **state)
@@ -320,7 +343,7 @@ static void a_write_that_fails_at_any_byte_leaves_no_job(void **state)
         faults all = { 0 };
         limit = (struct rlimit){ n_bytes, old.rlim_max };
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
-        fl_status st = ingest_file(input_path(), NULL, dir, note_fault, &all, &report, &err);
+        fl_status st = read_file(input_path(), dir, &all, &report, &err);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
         failed = st != FL_OK;
         rows *r;
@@ -349,13 +372,14 @@ static void lines_too_long_are_faults_and_cost_no_memory(void **state)
     assert_non_null(blank);
     memset(x, 'x', n);
     memset(blank, ' ', n);
-    assert_int_equal(ingest_open(&in, "job", NULL, dir, note_fault, &all, &err), FL_OK);
+    assert_int_equal(ingest_open(&in, &(ingest_options){ .name = "job", .job_dir = dir }, &err), FL_OK);
     assert_int_equal(ingest_push(in, "{\"prompt\":\"a\"}\n", 15, &err), FL_OK);
     for (int i = 0; i < 66; i++) assert_int_equal(ingest_push(in, x, n, &err), FL_OK);
     assert_int_equal(ingest_push(in, "\n", 1, &err), FL_OK);
     for (int i = 0; i < 66; i++) assert_int_equal(ingest_push(in, blank, n, &err), FL_OK);
     assert_int_equal(ingest_push(in, "\n{\"prompt\":\"b\"}\n", 16, &err), FL_OK);
     assert_int_equal(ingest_end(in, &report, &err), FL_OK);
+    assert_int_equal(ingest_faults(in, note_fault, &all, &err), FL_OK);
     ingest_close(in);
     free(x);
     free(blank);
@@ -403,6 +427,176 @@ static void many_ids_are_told_apart(void **state)
         assert_int_equal(entry.line, row + 1);
     }
     rows_close(r);
+}
+
+/* All that an ingest leaves: the report, the faults, and rows.idx (the bytes of job.jsonl are the input). */
+typedef struct { ingest_report report; uint64_t n_faults, faults_hash; uint8_t *index; size_t index_bytes; } outcome;
+
+static fl_status hash_fault(void *context, const ingest_fault *f, fl_err *err)
+{
+    (void)err;
+    outcome *o = context;
+    const uint64_t numbers[] = { f->row.v, f->line, f->offset, f->code };
+    o->faults_hash = XXH3_64bits_withSeed(numbers, sizeof numbers, o->faults_hash);
+    o->faults_hash = XXH3_64bits_withSeed(f->custom_id, f->custom_id_bytes, o->faults_hash);
+    o->faults_hash = XXH3_64bits_withSeed(f->text, f->text_bytes, o->faults_hash);
+    o->n_faults++;
+    return FL_OK;
+}
+
+static outcome ingest_all(const char *data, size_t n, size_t step, int n_threads, bool suffix)
+{
+    char path[128];
+    outcome o = { 0 };
+    ingest *in;
+    fl_err err = { FL_OK, "" };
+    memset(&o.report, 0, sizeof o.report);
+    assert_int_equal(ingest_open(&in, &(ingest_options){ .name = "job", .job_dir = dir, .n_threads = n_threads, .suffix_duplicates = suffix }, &err), FL_OK);
+    for (size_t at = 0; at < n; at += step) assert_int_equal(ingest_push(in, data + at, n - at < step ? n - at : step, &err), FL_OK);
+    if (ingest_end(in, &o.report, &err) != FL_OK || ingest_faults(in, hash_fault, &o, &err) != FL_OK) fail_msg("%s", err.text);
+    ingest_close(in);
+    assert_int_equal(o.n_faults, o.report.n_bad);
+    snprintf(path, sizeof path, "%s/%s", dir, ROWS_INDEX_FILE);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    fseek(f, 0, SEEK_END);
+    o.index_bytes = (size_t)ftell(f);
+    rewind(f);
+    o.index = malloc(o.index_bytes);
+    assert_non_null(o.index);
+    assert_int_equal(fread(o.index, 1, o.index_bytes, f), o.index_bytes);
+    fclose(f);
+    return o;
+}
+
+static void threads_and_pieces_change_nothing(void **state)
+{
+    (void)state;
+    size_t n = 0, capacity = 12 << 20;
+    char *data = malloc(capacity);
+    uint32_t x = 7;
+    assert_non_null(data);
+    n += (size_t)sprintf(data, "\xEF\xBB\xBF");
+    for (uint32_t i = 0; n < capacity - (3 << 20); i++) {              /* long and short lines, blank ones, ids twice and thrice, all kinds of faults */
+        x = x * 1664525 + 1013904223;
+        uint32_t kind = x >> 24;
+        if (i % 20000 == 9000) {                         /* longer than a block */
+            n += (size_t)sprintf(data + n, "{\"prompt\":\"");
+            memset(data + n, 'y', 1 << 20);
+            n += 1 << 20;
+            n += (size_t)sprintf(data + n, "\"}\n");
+        } else if (i % 30000 == 15000) {                 /* more lines than a block has */
+            memset(data + n, '\n', 40000);
+            n += 40000;
+        } else if (kind < 20) n += (size_t)sprintf(data + n, "bad %u\n", i);
+        else if (kind < 25) n += (size_t)sprintf(data + n, " \t\r\n");
+        else if (kind < 60) n += (size_t)sprintf(data + n, "{\"prompt\":[%u,2,3],\"name%u\":1}\r\n", i, i / 3000);
+        else if (kind < 70) n += (size_t)sprintf(data + n, "{\"custom_id\":\"row-%u\",\"prompt\":\"x\",\"n\":2}\n", i + kind);
+        else if (kind < 80) n += (size_t)sprintf(data + n, "{\"custom_id\":\"id %u\",\"prompt\":\"x\",\"n\":0,\"task\":0}\n", i / 3);
+        else n += (size_t)sprintf(data + n, "{\"custom_id\":\"id %u\",\"prompt\":\"%.*s\",\"task\":%u}\n", i - (kind > 200 ? kind : 0), (int)(x >> 20) % 300,
+                                  "a text of some length, which is different from line to line but never of great interest to anybody who reads it, since nobody does; it goes on for a "
+                                  "while until there are three hundred bytes of it, which takes longer than one would think when one has to make it up word by word, as now", i);
+    }
+    for (int suffix = 0; suffix < 2; suffix++) {
+        outcome first = ingest_all(data, n, n, 1, suffix);
+        assert_true(first.report.n_bad > 1000);
+        assert_true(suffix ? first.report.n_renamed > 100 : first.report.n_renamed == 0);
+        static const struct { size_t step; int n_threads; } ways[] = { { 1 << 20, 2 }, { 777, 5 }, { 300001, 3 } };
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+            outcome again = ingest_all(data, n, ways[w].step, ways[w].n_threads, suffix);
+            assert_memory_equal(&again.report, &first.report, sizeof first.report);
+            assert_true(again.n_faults == first.n_faults && again.faults_hash == first.faults_hash && again.index_bytes == first.index_bytes);
+            assert_memory_equal(again.index, first.index, first.index_bytes);
+            free(again.index);
+        }
+        free(first.index);
+    }
+    free(data);
+}
+
+static void a_generated_name_is_a_name_as_any(void **state)
+{
+    (void)state;
+    static const char lines[] =
+        "{\"custom_id\":\"row-3\",\"prompt\":\"a\"}\n"      /* the third line's name is taken */
+        "{\"prompt\":\"b\"}\n"
+        "{\"prompt\":\"c\"}\n"
+        "not json\n"
+        "{\"custom_id\":\"row-2\",\"prompt\":\"d\"}\n"      /* the second line has it */
+        "{\"custom_id\":\"row-4\",\"prompt\":\"e\"}\n";     /* a line that cannot be read has none */
+    faults all;
+    ingest_report report;
+    fl_err err;
+    assert_int_equal(push(lines, sizeof lines - 1, 100, &all, &report, &err), FL_OK);
+    assert_int_equal(all.n, 3);
+    assert_int_equal(report.n_bad, 3);
+    assert_int_equal(all.v[0].line, 3);
+    assert_int_equal(all.v[0].code, ROW_DUPLICATE_ID);
+    assert_string_equal(all.v[0].custom_id, "row-3");
+    assert_string_equal(all.v[0].text, "line 1 has the same custom_id: make them differ");
+    assert_int_equal(all.v[1].line, 4);
+    assert_int_equal(all.v[2].line, 5);
+    assert_string_equal(all.v[2].text, "line 2 has the same custom_id: make them differ");
+}
+
+static void suffixes_make_names_unless_they_are_taken(void **state)
+{
+    (void)state;
+    static const char lines[] =
+        "{\"custom_id\":\"a\",\"prompt\":\"1\"}\n"
+        "{\"custom_id\":\"a\",\"prompt\":\"2\"}\n"             /* a#2 */
+        "{\"custom_id\":\"a\",\"prompt\":\"3\",\"n\":0}\n"   /* bad anyway */
+        "{\"custom_id\":\"a\",\"prompt\":\"4\",\"n\":5}\n"   /* a#4 is line 6's */
+        "{\"custom_id\":\"row-6\",\"prompt\":\"5\"}\n"
+        "{\"custom_id\":\"a#4\",\"prompt\":\"6\"}\n"
+        "{\"prompt\":\"7\"}\n"
+        "{\"custom_id\":\"a#4\",\"prompt\":\"8\"}\n"           /* a#4#8 */
+        "{\"custom_id\":\"row-7\",\"prompt\":\"9\",\"n\":3}\n";      /* row-7#9 */
+    static const struct { uint32_t n_samples; bool is_renamed; } rows_of[] = { { 1, false }, { 1, true }, { 0, false }, { 0, false }, { 1, false }, { 1, false }, { 1, false }, { 1, true }, { 3, true } };
+    faults all;
+    ingest_report report;
+    fl_err err;
+    rows *r;
+    assert_int_equal(push_with(&(ingest_options){ .name = "job", .job_dir = dir, .suffix_duplicates = true }, lines, sizeof lines - 1, 50, &all, &report, &err), FL_OK);
+    assert_int_equal(report.n_renamed, 3);
+    assert_int_equal(report.n_bad, 2);
+    assert_int_equal(report.n_samples, 9);
+    assert_int_equal(all.n, 2);
+    assert_int_equal(all.v[0].code, ROW_INVALID_REQUEST);
+    assert_int_equal(all.v[1].code, ROW_DUPLICATE_ID);
+    assert_int_equal(all.v[1].line, 4);
+    assert_string_equal(all.v[1].custom_id, "a");
+    assert_string_equal(all.v[1].text, "line 1 has the same custom_id, and the name with a suffix is another row's: make them differ");
+    if (rows_open(&r, dir, &err) != FL_OK) fail_msg("%s", err.text);
+    for (size_t i = 0; i < sizeof rows_of / sizeof *rows_of; i++) {
+        rows_entry entry;
+        assert_int_equal(rows_get(r, (row_index){ i }, &entry, &err), FL_OK);
+        assert_int_equal(entry.n_samples, rows_of[i].n_samples);
+        assert_int_equal(entry.is_renamed, rows_of[i].is_renamed);
+    }
+    rows_close(r);
+}
+
+static fl_status stop_at_the_second_note(void *context, const ingest_report *so_far, fl_err *err)
+{
+    (void)so_far;
+    return ++*(int *)context == 2 ? fl_fail(err, FL_CLOSED, "somebody wants the end") : FL_OK;
+}
+
+static void an_ingest_can_be_stopped(void **state)
+{
+    (void)state;
+    int notes = 0;
+    size_t n = 3 << 20;
+    char *data = malloc(n);
+    assert_non_null(data);
+    memset(data, '\n', n);
+    faults all;
+    ingest_report report;
+    fl_err err;
+    assert_int_equal(push_with(&(ingest_options){ .name = "job", .job_dir = dir, .note = stop_at_the_second_note, .context = &notes }, data, n, 100000, &all, &report, &err), FL_CLOSED);
+    assert_string_equal(err.text, "somebody wants the end");
+    free(data);
 }
 
 static void change_byte(const char *name, long at, int flip)
@@ -478,10 +672,14 @@ int main(void)
         INGEST_TEST(binary_garbage_gives_faults_and_no_crash),
         INGEST_TEST(files_that_cannot_be_jobs_are_refused),
         INGEST_TEST(files_and_standard_input_give_the_same_folder),
-        INGEST_TEST(a_visitor_can_end_the_ingest),
+        INGEST_TEST(a_visitor_can_end_the_walk_and_half_an_ingest_is_no_job),
         INGEST_TEST(a_write_that_fails_at_any_byte_leaves_no_job),
         INGEST_TEST(lines_too_long_are_faults_and_cost_no_memory),
         INGEST_TEST(many_ids_are_told_apart),
+        INGEST_TEST(threads_and_pieces_change_nothing),
+        INGEST_TEST(a_generated_name_is_a_name_as_any),
+        INGEST_TEST(suffixes_make_names_unless_they_are_taken),
+        INGEST_TEST(an_ingest_can_be_stopped),
         INGEST_TEST(every_flipped_byte_of_the_index_is_noticed),
         INGEST_TEST(truncated_files_are_corrupt_also_after_open),
     };

@@ -29,7 +29,7 @@ static int setup(void **unused)
     ingest_report report;
     job_settings settings = { .name = "job.jsonl", .seed = 7 };
     if (spool_open(&the_spool, spool_path_of, SPOOL_CREATE, &err) != FL_OK) return -1;
-    return job_store_create(&job, the_spool, (job_id){ 1 }, &settings, job_path, &report, &err) == FL_OK ? 0 : -1;
+    return job_store_create(&job, the_spool, (job_id){ 1 }, &settings, &(job_draft_options){ .path = job_path }, &report, &err) == FL_OK ? 0 : -1;
 }
 
 static int teardown(void **unused)
