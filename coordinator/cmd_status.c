@@ -14,16 +14,10 @@
 #define WATCH_MS 250
 #define SILENCE_MS 60000                                 /* watch outlives a coordinator that is started again */
 
-typedef struct { const char *to, *spool; bool as_json; } place_options;
-
-static int parse_place(place_options *o, const flag_command *command, int argc, char **argv, const char *operands[FLAGS_OPERANDS_MAX], int *n_operands)
+static int parse_place(job_place *o, const flag_command *command, int argc, char **argv, const char *operands[FLAGS_OPERANDS_MAX], int *n_operands)
 {
-    const flag flags[] = {
-        { "--to", FLAG_TEXT, "ENDPOINT", "the coordinator, as in tcp://127.0.0.1:7070", &o->to, 0, 0, false },
-        { "--spool", FLAG_TEXT, "DIR", "or a spool on this machine, as in OUT.jsonl.spool", &o->spool, 0, 0, false },
-        { "--json", FLAG_SWITCH, "", "print JSON", &o->as_json, 0, 0, false },
-    };
-    *o = (place_options){ 0 };
+    const flag flags[] = { JOB_PLACE_FLAGS(*o) };
+    *o = (job_place){ 0 };
     return flags_parse(command, flags, sizeof flags / sizeof *flags, argc, argv, operands, n_operands);
 }
 
@@ -38,7 +32,7 @@ int cmd_list(int argc, char **argv)
 {
     const flag_command command = { "list", "", "Show the jobs of a coordinator or spool.", "tokenfleet list --to tcp://127.0.0.1:7070", 0, 0 };
     const char *operands[FLAGS_OPERANDS_MAX];
-    place_options o;
+    job_place o;
     int n = 0, status = parse_place(&o, &command, argc, argv, operands, &n);
     if (status >= 0) return status;
     job_source source;
@@ -60,7 +54,7 @@ int cmd_status(int argc, char **argv)
         "tokenfleet status --spool results.jsonl.spool", 0, 1
     };
     const char *operands[FLAGS_OPERANDS_MAX];
-    place_options o;
+    job_place o;
     int n = 0, status = parse_place(&o, &command, argc, argv, operands, &n);
     if (status >= 0) return status;
     job_source source;
@@ -144,7 +138,7 @@ int cmd_watch(int argc, char **argv)
         "tokenfleet watch job-0123456789abcdef --to tcp://127.0.0.1:7070", 0, 1
     };
     const char *operands[FLAGS_OPERANDS_MAX];
-    place_options o;
+    job_place o;
     int n = 0, ended = 0, status = parse_place(&o, &command, argc, argv, operands, &n);
     if (status >= 0) return status;
     job_source source;

@@ -1,4 +1,4 @@
-/* cmd_submit.c - `tokenfleet submit` and `cancel`: give a job to a coordinator, or end one. */
+/* cmd_submit.c - `tokenfleet submit`: give a job to a coordinator. */
 #include "coordinator/commands.h"
 
 #include <errno.h>
@@ -119,6 +119,7 @@ int cmd_submit(int argc, char **argv)
     json_t *reply = NULL;
     fl_err err = { 0 };
     o.job = operands[0];
+    command_stop_on_signal(command.name, "stopped before the job was taken in; submit it again (`tokenfleet list` shows it if it was already)");
     fl_status st = submit(&o, &reply, &err);
     if (st != FL_OK) return flags_end(command_ended(st), command.name, "%s", err.text);
     const char *name = json_string_value(json_object_get(reply, "job")), *unknown = json_string_value(json_object_get(reply, "unknown_fields"));
@@ -130,62 +131,4 @@ int cmd_submit(int argc, char **argv)
     free(text);
     json_decref(reply);
     return ENDED_WELL;
-}
-
-/* Nobody holds the spool: a coordinator of our own for a moment, at a socket that nobody knows. */
-static fl_status cancel_in_spool(job_source *source, fl_err *err)
-{
-    char dir[] = "/tmp/" DAEMON_SOCKET_DIR "XXXXXX", endpoint[64], *spool_of = strdup(spool_dir(source->spool)), *out = job_source_output(source, false), *errors = job_source_output(source, true);
-    coord_daemon *d = NULL;
-    job_id id = source->id;
-    bool is_run = source->out[0] != '\0';
-    fl_status st = spool_of && out && errors && mkdtemp(dir) ? FL_OK : fl_fail_errno(err, errno, "no folder for a socket can be made in /tmp");
-    job_source_close(source);                            /* gives the spool's lock to the daemon */
-    snprintf(endpoint, sizeof endpoint, "ipc://%s/s", dir);
-    daemon_options options = { .spool = spool_of, .endpoint = endpoint, .out = is_run ? out : NULL, .errors = is_run ? errors : NULL };
-    if (st == FL_OK) st = daemon_open(&d, &options, err);
-    stored_job *job = st == FL_OK ? daemon_job_find(d, id) : NULL;
-    event ev = { .type = EVENT_JOB_CLOSE, .job_id = id, .cause = LEDGER_CANCELLED };
-    if (st == FL_OK && !job) st = fl_fail(err, FL_NOT_FOUND, "the job is gone");
-    if (st == FL_OK && job->state != JOB_OPEN) st = fl_fail(err, FL_CONFLICT, "the job is %s already", job_state_name(job->state));
-    if (st == FL_OK) st = daemon_step(d, &ev, err);
-    while (st == FL_OK && (job->state == JOB_OPEN || job->outputs_due)) {
-        st = daemon_turn(d, 20, err);
-        if (st == FL_OK && daemon_disk_full(d)) st = fl_fail(err, FL_DISK_FULL, "%s; make room and cancel again", daemon_disk_full(d));
-    }
-    daemon_close(d);
-    unlink(endpoint + strlen("ipc://"));
-    rmdir(dir);
-    free(spool_of);
-    free(out);
-    free(errors);
-    return st;
-}
-
-int cmd_cancel(int argc, char **argv)
-{
-    const char *to = NULL, *spool_given = NULL, *operands[FLAGS_OPERANDS_MAX];
-    const flag flags[] = {
-        { "--to", FLAG_TEXT, "ENDPOINT", "the coordinator, as in tcp://127.0.0.1:7070", &to, 0, 0, false },
-        { "--spool", FLAG_TEXT, "DIR", "or a spool on this machine, as in OUT.jsonl.spool", &spool_given, 0, 0, false },
-    };
-    const flag_command command = {
-        "cancel", "[JOB]", "End a job. What is finished stays; every other row gets a batch_cancelled line in the error file.",
-        "tokenfleet cancel job-0123456789abcdef --to tcp://127.0.0.1:7070", 0, 1
-    };
-    int n = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n);
-    if (status >= 0) return status;
-    job_source source;
-    json_t *reply = NULL;
-    fl_err err = { 0 };
-    fl_status st = job_source_open(&source, to, spool_given, true, &err);
-    if (st == FL_OK) st = job_source_choose(&source, n ? operands[0] : NULL, &err);
-    if (st == FL_OK && source.client) st = job_source_status(&source, &reply, &err);     /* a cancel may take long: is anybody there? */
-    json_decref(reply);
-    reply = NULL;
-    if (st == FL_OK && source.client) st = client_call(source.client, "cancel", json_pack("{s:s}", "job", source.job), NULL, END_MS, &reply, NULL, NULL, &err);
-    else if (st == FL_OK) st = cancel_in_spool(&source, &err);
-    json_decref(reply);
-    job_source_close(&source);
-    return st == FL_OK ? ENDED_WELL : flags_end(command_ended(st), command.name, "%s", err.text);
 }

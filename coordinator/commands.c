@@ -36,14 +36,45 @@ static void count_signal(int number)
     n_signals++;
 }
 
-void command_catch_signals(void)
+static const char *volatile last_words[2];
+
+static void say(const char *text)
+{
+    ssize_t n = write(2, text, strlen(text));
+    (void)n;                                             /* nobody reads it: the exit status tells */
+}
+
+static void stop(int number)
+{
+    (void)number;
+    say("tokenfleet ");
+    say(last_words[0]);
+    say(": ");
+    say(last_words[1]);
+    say("\n");
+    _exit(ENDED_INCOMPLETE);
+}
+
+static void handle_signals(void (*handler)(int))
 {
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = count_signal;                    /* no SA_RESTART: waiting ends at once */
+    action.sa_handler = handler;                         /* no SA_RESTART: waiting ends at once */
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+}
+
+void command_catch_signals(void)
+{
+    handle_signals(count_signal);
+}
+
+void command_stop_on_signal(const char *command, const char *sentence)
+{
+    last_words[0] = command;
+    last_words[1] = sentence;
+    handle_signals(stop);
 }
 
 int command_signals(void)

@@ -13,6 +13,9 @@ int cmd_watch(int argc, char **argv);
 int cmd_fetch(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_cancel(int argc, char **argv);
+int cmd_retry(int argc, char **argv);
+int cmd_delete(int argc, char **argv);
+int cmd_gc(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_bench_fleet(int argc, char **argv);
 
@@ -25,5 +28,9 @@ const char *command_shown_path(const char *path);
 /* Count SIGINT and SIGTERM from now on instead of dying of them; command_signals tells how many came. */
 void command_catch_signals(void);
 int  command_signals(void);
+
+/* From now on SIGINT and SIGTERM end the process with ENDED_INCOMPLETE after "tokenfleet COMMAND: SENTENCE": for commands that may be cut off anywhere. The
+ * strings must last. */
+void command_stop_on_signal(const char *command, const char *sentence);
 
 #endif

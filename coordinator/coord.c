@@ -128,6 +128,7 @@ fl_status coord_step(coord *c, int64_t now_ms, const event *ev, action_list *out
     c->out = out;
     switch (ev->type) {
     case EVENT_JOB_ADD: st = job_add(c, ev->job, ev->rows, err); break;
+    case EVENT_JOB_REMOVE: st = job_remove(c, ev->job_id, err); break;
     case EVENT_JOB_CLOSE: st = close_job(c, ev, err); break;
     case EVENT_LEASE_RESTORE: return restore_lease(c, ev, err);       /* nothing is granted before all are restored */
     case EVENT_MESSAGE: st = take_message(c, ev, err); break;

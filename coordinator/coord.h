@@ -11,6 +11,8 @@
  * Restart   EVENT_JOB_ADD for each open job in submit order (row table replayed from its ledger), then EVENT_LEASE_RESTORE for each lease of the
  *           journal, newest first; then messages.
  * Time      now_ms never goes backwards (CLOCK_BOOTTIME). EVENT_TICK at least every beat_ms / 2.
+ * Blame     what happened to a row so far (crashes, stalls, ends of leases) is kept in memory only: after a restart a row that crashed once counts anew,
+ *           so a row that kills engines costs one crash more, and what was decided (a quarantine) is in the ledger.
  * Memory    a failed allocation of the core's small objects ends the process; the leases run out or are restored.
  * Threads   one. */
 #ifndef COORDINATOR_COORD_H
@@ -68,7 +70,8 @@ typedef struct {
 } coord_job;
 
 typedef enum {
-    EVENT_JOB_ADD,          /* job, rows: *rows moves to the core on FL_OK */
+    EVENT_JOB_ADD,          /* job, rows: *rows moves to the core on FL_OK. A closed job of this id is replaced, in its place (a retry); an open one is FL_CONFLICT */
+    EVENT_JOB_REMOVE,       /* job_id: forget a closed job; FL_NOT_FOUND, or FL_CONFLICT when it is open */
     EVENT_JOB_CLOSE,        /* job_id, cause: cancelled or expired; FL_NOT_FOUND, or FL_CONFLICT when it is closed already */
     EVENT_LEASE_RESTORE,    /* lease, job_id, worker, n_items, items */
     EVENT_MESSAGE,          /* worker, msg (a decoded message of a worker), body (RESULT, DETOK: the part; moves to the core). A DETOK whose table

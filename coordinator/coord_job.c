@@ -51,10 +51,38 @@ static uint64_t count_committed(const row_table *rows)
     return n;
 }
 
+/* Take a closed job out of the list; its place there. Workers are told what it is anew should it come back. */
+static size_t take_out(coord *c, job *j)
+{
+    size_t at = 0;
+    while (c->jobs[at] != j) at++;
+    memmove(&c->jobs[at], &c->jobs[at + 1], (c->n_jobs - at - 1) * sizeof *c->jobs);
+    c->n_jobs--;
+    id_map_remove(&c->job_of, j->id.v);
+    for (size_t i = 0; i < c->n_workers; i++) {
+        worker *w = c->workers[i];
+        for (size_t k = w->n_announced; k-- > 0;)
+            if (w->announced[k].v == j->id.v) w->announced[k] = w->announced[--w->n_announced];
+    }
+    job_free(j);
+    return at;
+}
+
+fl_status job_remove(coord *c, job_id id, fl_err *err)
+{
+    job *j = job_find(c, id);
+    if (!j) return fl_fail(err, FL_NOT_FOUND, "there is no job-%016" PRIx64, id.v);
+    if (j->state == JOB_OPEN) return fl_fail(err, FL_CONFLICT, "job-%016" PRIx64 " is running", id.v);
+    take_out(c, j);
+    return FL_OK;
+}
+
 fl_status job_add(coord *c, const coord_job *spec, row_table **rows, fl_err *err)
 {
     if (spec->id.v == 0) return fl_fail(err, FL_INVALID, "a job without an id");
-    if (job_find(c, spec->id)) return fl_fail(err, FL_CONFLICT, "job-%016" PRIx64 " is here already", spec->id.v);
+    job *before = job_find(c, spec->id);
+    if (before && before->state == JOB_OPEN) return fl_fail(err, FL_CONFLICT, "job-%016" PRIx64 " is here already", spec->id.v);
+    size_t place = before ? take_out(c, before) : c->n_jobs;
     job *j = coord_alloc(1, sizeof *j);
     j->id = spec->id;
     j->state = spec->state ? spec->state : JOB_OPEN;
@@ -73,7 +101,9 @@ fl_status job_add(coord *c, const coord_job *spec, row_table **rows, fl_err *err
     *rows = NULL;
     j->n_samples = count_committed(j->rows);
     c->jobs = coord_grow(c->jobs, &c->jobs_capacity, c->n_jobs, sizeof *c->jobs);
-    c->jobs[c->n_jobs++] = j;
+    memmove(&c->jobs[place + 1], &c->jobs[place], (c->n_jobs - place) * sizeof *c->jobs);
+    c->jobs[place] = j;
+    c->n_jobs++;
     id_map_put(&c->job_of, j->id.v, j);
     if (j->state != JOB_OPEN) {
         if (spec->journal_state != j->state) announce_closed(c, j);

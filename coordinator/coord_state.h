@@ -132,6 +132,7 @@ lease_item *lease_items(const lease *l, action_list *list, uint32_t *n_items);
 /* coord_job.c */
 job *job_find(const coord *c, job_id id);
 fl_status job_add(coord *c, const coord_job *spec, row_table **rows, fl_err *err);
+fl_status job_remove(coord *c, job_id id, fl_err *err);          /* a closed one */
 void job_close(coord *c, job *j, ledger_cause cause);
 void job_settle(coord *c, job *j);                               /* closes it when no row is open */
 void job_pin(coord *c, job *j, const worker *w);

@@ -26,6 +26,7 @@ int64_t daemon_now_ms(void)
 }
 
 const coord *daemon_core(const coord_daemon *d) { return d->core; }
+bool daemon_is_run(const coord_daemon *d) { return d->workers_are_children; }
 const spool *daemon_spool(const coord_daemon *d) { return d->spool; }
 const char *daemon_endpoint(const coord_daemon *d) { return transport_endpoint(d->transport); }
 size_t daemon_n_jobs(const coord_daemon *d) { return d->n_jobs; }
@@ -513,7 +514,7 @@ static int wait_time(const coord_daemon *d, int timeout_ms)
     if (d->tick_ms < until) until = d->tick_ms;
     if (d->probes > 0 && d->probe_ms < until) until = d->probe_ms;
     if (d->kept_first && d->retry_ms < until) until = d->retry_ms;
-    if (d->writer.running && now + OUTPUT_POLL_MS < until) until = now + OUTPUT_POLL_MS;
+    if ((d->writer.running || daemon_has_jobs_work(d)) && now + OUTPUT_POLL_MS < until) until = now + OUTPUT_POLL_MS;
     if ((!d->writer.running && next_output(d)) || d->now->list.appends.n + d->now->list.journal.n + d->now->list.sends.n + d->now->n_replies > 0) until = now;
     return until > now ? (int)(until - now) : 0;
 }
@@ -532,5 +533,5 @@ fl_status daemon_turn(coord_daemon *d, int timeout_ms, fl_err *err)
     if (st == FL_OK && d->kept_first && daemon_now_ms() >= d->retry_ms) st = retry_kept(d, err);
     if (st == FL_OK) st = perform_turn(d, err);
     if (st == FL_OK) st = tend_outputs(d, err);
-    return st;
+    return st == FL_OK ? daemon_tend_jobs(d, err) : st;
 }

@@ -7,6 +7,7 @@
 #define COORDINATOR_DAEMON_H
 
 #include "coordinator/coord.h"
+#include "coordinator/job_retry.h"
 #include "coordinator/job_store.h"
 #include "coordinator/transport.h"
 
@@ -40,6 +41,8 @@ fl_status daemon_step(coord_daemon *d, const event *ev, fl_err *err);
 /* A child process of ours died: find out within the next turns which worker it was. */
 void daemon_child_died(coord_daemon *d);
 
+/* This spool is of one `run`, which lives as long as its job: nobody takes the job away from it. */
+bool         daemon_is_run(const coord_daemon *d);
 const coord *daemon_core(const coord_daemon *d);
 const spool *daemon_spool(const coord_daemon *d);
 const char  *daemon_endpoint(const coord_daemon *d);
@@ -49,6 +52,24 @@ int64_t      daemon_now_ms(void);                        /* CLOCK_BOOTTIME */
 size_t      daemon_n_jobs(const coord_daemon *d);
 stored_job *daemon_job_at(coord_daemon *d, size_t i);
 stored_job *daemon_job_find(coord_daemon *d, job_id id);       /* NULL: unknown */
+
+/* Why a job's folder must not change under somebody right now ("its output files are being written"); NULL: it may. */
+const char *daemon_job_busy(const coord_daemon *d, const stored_job *job);
+
+/* Take a closed job that is not busy out of journal, core and memory, durable when this returns: `job` is no more. Its folder goes in the background. */
+fl_status daemon_job_delete(coord_daemon *d, stored_job *job, fl_err *err);
+
+/* Begin to run a closed job's failed rows again (job_retry.h), in the background; the job is open when daemon_last_retry tells that it ended well. One at a
+ * time: FL_AGAIN while another one is under way or the job is busy. */
+fl_status daemon_job_retry(coord_daemon *d, stored_job *job, fl_err *err);
+bool      daemon_is_retrying(const coord_daemon *d, job_id job);
+typedef struct { job_id job; fl_status status; fl_err err; job_retry_counts counts; } daemon_retry;
+const daemon_retry *daemon_last_retry(const coord_daemon *d);  /* job 0: none ended since the start */
+
+/* Remove a file or folder of the spool in the background. */
+fl_status daemon_remove(coord_daemon *d, const char *path, fl_err *err);
+bool      daemon_is_removing(const coord_daemon *d, const char *path);
+size_t    daemon_n_removing(const coord_daemon *d);
 
 /* Where OUT or ERR of a job is written; malloc'ed, NULL without memory. */
 char *daemon_output_path(const coord_daemon *d, const stored_job *job, bool errors);

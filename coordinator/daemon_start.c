@@ -1,13 +1,12 @@
 /* daemon_start.c - how the daemon comes to life from what a spool holds, and how it ends. */
 #include "coordinator/daemon_state.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "coordinator/spool_gc.h"
 #include "proto/log.h"
 
 static fl_status push_job(coord_daemon *d, stored_job **job, fl_err *err)
@@ -28,7 +27,13 @@ static fl_status read_job(void *context, const journal_job *entry, fl_err *err)
 {
     coord_daemon *d = context;
     stored_job *job = NULL;
-    fl_status st = job_store_open(&job, d->spool, entry, true, err);
+    char name[FL_JOB_NAME_BYTES];
+    fl_err why;
+    fl_job_name(entry->id, name);
+    fl_status st = job_store_open(&job, d->spool, entry, true, &why);
+    if (st == FL_CORRUPT) return fl_fail(err, st, "%.330s; `tokenfleet delete %s --spool %.60s` removes it, so that the others go on", why.text, name, spool_dir(d->spool));
+    if (st != FL_OK) return fl_fail(err, st, "%s", why.text);
+    if (entry->state == JOB_OPEN) st = job_store_drop_outputs(job, err);
     if (st == FL_OK && job->state != JOB_OPEN) {         /* its counts are all that is asked for from now on */
         row_table_close(job->table);
         job->table = NULL;
@@ -38,24 +43,25 @@ static fl_status read_job(void *context, const journal_job *entry, fl_err *err)
     return st;
 }
 
-/* Folders that the journal does not name are halves of an ingest. */
+static fl_status remove_stray(void *context, const gc_item *item, fl_err *err)
+{
+    (void)context;
+    fl_log(FL_LOG_INFO, "%s is %s and is removed", item->path, item->what);
+    return spool_tree_remove(item->path, err);
+}
+
+/* What killed processes left behind, and what a retry made outdated. */
 static fl_status remove_strays(coord_daemon *d, fl_err *err)
 {
-    char *path = spool_path(d->spool, "jobs");
-    DIR *dir = path ? opendir(path) : NULL;
-    fl_status st = dir ? FL_OK : fl_fail_errno(err, errno, "cannot read %s", path ? path : "the spool");
-    for (struct dirent *entry; st == FL_OK && (entry = readdir(dir)); ) {
-        job_id id;
-        if (entry->d_name[0] == '.' || !fl_job_parse(entry->d_name, &id) || daemon_job_find(d, id)) continue;
-        fl_log(FL_LOG_INFO, "%s is half an ingest and is removed", entry->d_name);
-        st = spool_job_remove(d->spool, id, err);
-    }
-    if (dir) closedir(dir);
-    free(path);
+    gc_job *named = calloc(d->n_jobs + 1, sizeof *named);
+    if (!named) return fl_fail(err, FL_FULL, "no memory for a list of jobs");
+    for (size_t i = 0; i < d->n_jobs; i++) named[i] = (gc_job){ .id = d->jobs[i]->id, .generation = d->jobs[i]->generation };
+    fl_status st = spool_gc_walk(d->spool, named, d->n_jobs, remove_stray, NULL, err);
+    free(named);
     return st;
 }
 
-static fl_status add_to_core(coord_daemon *d, stored_job *job, fl_err *err)
+fl_status daemon_add_to_core(coord_daemon *d, stored_job *job, fl_err *err)
 {
     coord_job as = { .id = job->id, .seed = job->settings.seed, .max_context = job->settings.max_context, .now_s = job->settings.now_s,
                      .defaults = wire_text(job->settings.defaults), .model = wire_text(job->settings.model), .is_pinned = job->is_pinned,
@@ -141,7 +147,7 @@ static fl_status replay_spool(coord_daemon *d, fl_err *err)
     if (st == FL_OK) st = journal_next_lease(d->journal, &options.next_lease, err);
     if (st == FL_OK) st = coord_open(&d->core, &options, err);
     for (size_t i = 0; st == FL_OK && i < d->n_jobs; i++) {
-        if (d->jobs[i]->state == JOB_OPEN) st = add_to_core(d, d->jobs[i], err);
+        if (d->jobs[i]->state == JOB_OPEN) st = daemon_add_to_core(d, d->jobs[i], err);
     }
     if (st == FL_OK) st = journal_leases(d->journal, restore_lease, &leases, err);
     if (st == FL_OK) st = mend_journal(d, &leases, err);
@@ -215,6 +221,7 @@ void daemon_close(coord_daemon *d)
 {
     if (!d) return;
     background_wait(&d->writer, NULL);
+    daemon_end_jobs(d);
     daemon_forget_outputs(&d->outputs);
     service_close(d->service);
     if (d->core) coord_close(d->core, &d->now->list);
@@ -250,6 +257,6 @@ fl_status daemon_add_job(coord_daemon *d, stored_job **job, fl_err *err)
         journal_rollback(d->journal);
         return st;
     }
-    if ((st = push_job(d, job, err)) == FL_OK) st = add_to_core(d, added, err);
+    if ((st = push_job(d, job, err)) == FL_OK) st = daemon_add_to_core(d, added, err);
     return st;
 }

@@ -1,4 +1,4 @@
-/* daemon_state.h - what the daemon's own files share (daemon.c: the loop; daemon_start.c: start, replay, end). Nobody else includes it. */
+/* daemon_state.h - what the daemon's own files share (daemon.c: the loop; daemon_start.c: start, replay, end; daemon_jobs.c: jobs that run again or go). Nobody else includes it. */
 #ifndef COORDINATOR_DAEMON_STATE_H
 #define COORDINATOR_DAEMON_STATE_H
 
@@ -18,6 +18,12 @@ typedef struct turn {
 
 /* What the thread that writes output files works on. */
 typedef struct { stored_job *job; char *dir, *ledger_dir, *out, *errors; job_counts counts; } output_work;
+
+/* What the thread that writes a ledger anew works on. */
+typedef struct { const spool *spool; journal_job named; stored_job *job, *fresh; job_retry_counts counts; } retry_work;     /* job: borrowed by the loop alone */
+
+/* Paths that are to go. */
+typedef struct { char **v; size_t n, capacity; } path_list;
 
 struct coord_daemon {
     spool *spool;                        /* owned */
@@ -42,12 +48,23 @@ struct coord_daemon {
     output_work outputs;
     char outputs_full[480];              /* "" = there was room for them */
     int64_t output_retry_ms;
+    background retrier;
+    retry_work retry;
+    daemon_retry last_retry;
+    background remover;
+    path_list removals, being_removed;   /* owned; the second one is the remover's while it runs */
     daemon_hello hello;
 };
 
 turn *daemon_turn_new(void);             /* NULL without memory */
 void  daemon_turn_free(turn *t);         /* accepts NULL */
 void  daemon_forget_outputs(output_work *work);
+
+/* daemon_jobs.c */
+fl_status daemon_tend_jobs(coord_daemon *d, fl_err *err);                /* takes notice of work in the background that ended */
+bool      daemon_has_jobs_work(const coord_daemon *d);                   /* something of it is under way */
+void      daemon_end_jobs(coord_daemon *d);                              /* at the daemon's end: waits for it */
+fl_status daemon_add_to_core(coord_daemon *d, stored_job *job, fl_err *err);
 
 /* The core's question, with the daemon's answer: can the pieces be read as one result? */
 bool daemon_result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces);

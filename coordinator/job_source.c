@@ -116,7 +116,7 @@ static fl_status choose_in_spool(job_source *s, const char *name, fl_err *err)
     for (size_t i = 0; st == FL_OK && i < jobs.n; i++) {
         if (jobs.v[i].id.v != s->id.v) continue;
         found = true;
-        s->generation = jobs.v[i].generation;
+        s->named = jobs.v[i];
     }
     if (st == FL_OK && !found) st = fl_fail(err, FL_NOT_FOUND, "there is no job %.40s in %s; `tokenfleet list --spool` shows the ones there are", name, spool_dir(s->spool));
     free(jobs.v);
@@ -168,6 +168,22 @@ fl_status job_source_choose(job_source *s, const char *name, fl_err *err)
     return st;
 }
 
+fl_status job_source_journal(const job_source *s, journal **out, fl_err *err)
+{
+    char *path = spool_path(s->spool, "journal.db");
+    fl_status st = path ? journal_open(out, path, err) : fl_fail(err, FL_FULL, "no memory for a path");
+    free(path);
+    return st;
+}
+
+void job_source_print(const job_source *s, json_t *answer)
+{
+    if (s->job[0]) json_object_set_new(answer, "job", json_string(s->job));
+    char *text = json_dumps(answer, JSON_COMPACT);
+    if (text) puts(text);
+    free(text);
+}
+
 char *job_source_dir(const job_source *s)
 {
     return spool_job_path(s->spool, s->id, NULL);
@@ -175,7 +191,7 @@ char *job_source_dir(const job_source *s)
 
 char *job_source_ledger(const job_source *s)
 {
-    return spool_ledger_path(s->spool, s->id, s->generation);
+    return spool_ledger_path(s->spool, s->id, s->named.generation);
 }
 
 char *job_source_output(const job_source *s, bool errors)

@@ -191,6 +191,7 @@ static void copy_bytes(char *out, size_t capacity, fl_bytes bytes)
 void job_store_note(stored_job *job, const ledger_record *record)
 {
     if (record->kind == LEDGER_DETOK) job->has_detok = true;
+    if (record->kind == LEDGER_INGEST_ERROR) job->n_bad++;
     if (record->kind == LEDGER_RESULT && record->piece + 1 == record->n_pieces) job->counts.tokens += record->n_tokens;
     if (record->kind == LEDGER_PIN) {
         job->is_pinned = true;
@@ -220,22 +221,6 @@ static fl_status replay(void *context, const ledger_record *record, fl_err *err)
     return FL_OK;
 }
 
-static bool has_file(const char *dir, const char *name)
-{
-    char path[4200];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    return access(path, F_OK) == 0;
-}
-
-/* The journal says that the job is open: a summary is of the time before a retry, and the files it speaks of are outdated. */
-static fl_status drop_summary(const stored_job *job, fl_err *err)
-{
-    char path[4200];
-    snprintf(path, sizeof path, "%s/%s", job->dir, JOB_STORE_SUMMARY);
-    if (unlink(path) == 0) return spool_sync_dir(job->dir, err);
-    return errno == ENOENT ? FL_OK : fl_fail_errno(err, errno, "cannot remove %s", path);
-}
-
 fl_status job_store_open(stored_job **out, const spool *s, const journal_job *named, bool for_writing, fl_err *err)
 {
     stored_job *job = NULL;
@@ -246,7 +231,6 @@ fl_status job_store_open(stored_job **out, const spool *s, const journal_job *na
     if (st != FL_OK) return st;
     job->state = named->state;
     job->created_s = named->created_s;
-    if (for_writing && named->state == JOB_OPEN && (st = drop_summary(job, &why)) != FL_OK) goto done;
     if ((st = rows_open(&job->rows, job->dir, &why)) != FL_OK) goto done;
     if ((st = job_store_table(&job->table, job->rows, &why)) != FL_OK) goto done;
     st = for_writing ? ledger_open(&job->ledger, job->ledger_dir, replay, job, &why) : ledger_scan(job->ledger_dir, replay, job, &why);
@@ -259,7 +243,8 @@ fl_status job_store_open(stored_job **out, const spool *s, const journal_job *na
     job->counts.completed = row_table_n_completed(job->table);
     job->counts.failed = row_table_n_failed(job->table);
     if (job->state != JOB_COMPLETED && job->state != JOB_OPEN) job->counts.failed = job->counts.rows - job->counts.completed;
-    job->outputs_due = job->state != JOB_OPEN && !has_file(job->dir, JOB_STORE_SUMMARY);
+    uint64_t finished_s;
+    job->outputs_due = job->state != JOB_OPEN && !job_store_finished(job->dir, &finished_s);
     *out = job;
     job = NULL;
 done:
@@ -279,6 +264,22 @@ fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, uint64_
     return FL_OK;
 }
 
+fl_status job_store_drop_outputs(const stored_job *job, fl_err *err)
+{
+    static const char *const names[] = { JOB_STORE_SUMMARY, JOB_STORE_OUT, JOB_STORE_ERRORS };
+    char path[4200];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", job->dir, names[i]);
+        if (unlink(path) == 0) {
+            fl_status st = spool_sync_dir(job->dir, err);        /* the summary is gone for good before anything else happens to the job */
+            if (st != FL_OK) return st;
+        } else if (errno != ENOENT) {
+            return fl_fail_errno(err, errno, "cannot remove %s", path);
+        }
+    }
+    return FL_OK;
+}
+
 fl_status job_store_finish(stored_job *job, const job_counts *counts, fl_err *err)
 {
     char path[4200];
@@ -292,6 +293,16 @@ fl_status job_store_finish(stored_job *job, const job_counts *counts, fl_err *er
     free(text);
     json_decref(json);
     return st;
+}
+
+bool job_store_finished(const char *job_dir, uint64_t *at_s)
+{
+    char path[4200];
+    struct stat at;
+    snprintf(path, sizeof path, "%s/%s", job_dir, JOB_STORE_SUMMARY);
+    if (stat(path, &at) != 0) return false;
+    *at_s = (uint64_t)at.st_mtime;
+    return true;
 }
 
 /* ---- making a job ---- */

@@ -48,7 +48,9 @@ typedef struct {
     bool is_pinned, has_detok;
     char fingerprint[65], numerics[257], pin_model[257]; uint32_t n_vocab, context;      /* of the pin */
     job_counts counts;                   /* rows and tokens as replayed; all of them once the job is closed */
+    uint64_t n_bad;                      /* of the failed rows: lines that were refused at ingest */
     bool outputs_due;                    /* closed, and the output files are still to be written */
+    int64_t read_until_ms;               /* a client is in the middle of fetching them: they stay at least until then (the daemon's clock) */
 } stored_job;
 
 /* How a job is made. Borrowed. */
@@ -68,8 +70,8 @@ fl_status job_draft_push(job_draft *draft, const void *data, size_t n_bytes, fl_
 fl_status job_draft_end(job_draft *draft, stored_job **out, ingest_report *report, fl_err *err);     /* then close the draft */
 void      job_draft_close(job_draft *draft);             /* accepts NULL; removes what was not ended */
 
-/* Read back the job that the journal names: lines, ledger, row table. for_writing: the ledger is cut to its last good marker and stands open, and a summary of
- * before a retry is removed; else nothing is changed. */
+/* Read back the job that the journal names: lines, ledger, row table. for_writing: the ledger is cut to its last good marker and stands open; else nothing
+ * is changed. */
 fl_status job_store_open(stored_job **out, const spool *s, const journal_job *named, bool for_writing, fl_err *err);
 void      job_store_close(stored_job *job);              /* accepts NULL */
 
@@ -79,8 +81,14 @@ void job_store_note(stored_job *job, const ledger_record *record);
 /* The line of a row and its physical number. Borrowed until the next call. */
 fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, uint64_t *number, fl_err *err);
 
+/* The journal says that the job is open: what its folder holds of outputs is of the time before a retry. Removes the summary, then the files. */
+fl_status job_store_drop_outputs(const stored_job *job, fl_err *err);
+
 /* The outputs are whole: write summary.json. */
 fl_status job_store_finish(stored_job *job, const job_counts *counts, fl_err *err);
+
+/* When the outputs of a closed job were whole, in seconds of the wall clock; false: they are not. */
+bool job_store_finished(const char *job_dir, uint64_t *at_s);
 
 /* A table of the job's rows as they were ingested, nothing of them done. */
 fl_status job_store_table(row_table **out, rows *lines, fl_err *err);

@@ -271,6 +271,15 @@ fl_status journal_job_remove(journal *j, job_id id, fl_err *err)
     return finish(j, j->statement[DROP_JOB], "remove a job from", err);
 }
 
+fl_status journal_job_delete(journal *j, job_id id, fl_err *err)
+{
+    fl_status st = journal_begin(j, err);
+    if (st == FL_OK) st = journal_job_remove(j, id, err);
+    if (st == FL_OK) st = journal_commit(j, err);
+    if (st != FL_OK) journal_rollback(j);
+    return st;
+}
+
 fl_status journal_job_reopen(journal *j, job_id id, uint32_t generation, fl_err *err)
 {
     FL_ASSERT(j->in_transaction && generation > 1);

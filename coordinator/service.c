@@ -13,10 +13,13 @@
 #include "coordinator/background.h"
 #include "coordinator/daemon.h"
 #include "coordinator/job_verify.h"
+#include "coordinator/spool_gc.h"
 #include "coordinator/status_json.h"
 #include "proto/job_row.h"
 
 #define UPLOADS_MAX 16
+#define READ_IDLE_MS 10000                               /* a client that fetches and asks for nothing so long has gone */
+#define DAY_S 86400
 #define UPLOAD_IDLE_MS 60000                             /* a client that sends nothing for so long has gone */
 
 typedef struct { uint64_t id, offset; int64_t heard_ms; job_draft *draft; } upload;      /* draft: owned, NULL = free */
@@ -289,7 +292,16 @@ static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_
     st = path ? read_piece(path, (uint64_t)offset, reply, err) : fl_fail(err, FL_FULL, "no memory for a path");
     free(path);
     json_object_set_new(reply->json, "failed", json_integer((json_int_t)job->counts.failed));
+    bool is_end = strcmp(file, "errors") == 0 && (json_int_t)reply->part_bytes + offset >= json_integer_value(json_object_get(reply->json, "size"));
+    job->read_until_ms = st == FL_OK && !is_end ? daemon_now_ms() + READ_IDLE_MS : 0;
     return st;
+}
+
+const char *service_job_busy(const service *s, job_id job)
+{
+    const stored_job *stored = daemon_job_find(s->daemon, job);
+    if (s->verifier.running && s->verify.job.v == job.v) return "it is being verified";
+    return stored && stored->read_until_ms > daemon_now_ms() ? "it is being fetched" : NULL;
 }
 
 static fl_status run_verify(void *context, fl_err *err)
@@ -333,11 +345,138 @@ static fl_status cancel(service *s, const json_t *args, service_reply *reply, fl
     return daemon_step(s->daemon, &ev, err);
 }
 
+/* The rows of `counts` into the answer. */
+static void say_retry(service_reply *reply, const job_retry_counts *counts)
+{
+    json_object_set_new(reply->json, "state", json_string(counts->again ? "open" : "nothing"));
+    json_object_set_new(reply->json, "again", json_integer((json_int_t)counts->again));
+    json_object_set_new(reply->json, "kept", json_integer((json_int_t)counts->kept));
+    json_object_set_new(reply->json, "bad", json_integer((json_int_t)counts->bad));
+}
+
+static fl_status refuse_in_run(const service *s, fl_err *err)
+{
+    return daemon_is_run(s->daemon) ? fl_fail(err, FL_CONFLICT, "`tokenfleet run` is at work on this spool; when it has ended, do it again") : FL_OK;
+}
+
+static fl_status retry(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    stored_job *job = NULL;
+    bool begun = json_is_true(json_object_get(args, "begun"));
+    const daemon_retry *last = daemon_last_retry(s->daemon);
+    fl_status st = find_job(s, args, &job, err);
+    if (st == FL_OK) st = refuse_in_run(s, err);
+    if (st != FL_OK) return st;
+    if (begun && !daemon_is_retrying(s->daemon, job->id)) {
+        if (last->job.v != job->id.v) return fl_fail(err, FL_NOT_FOUND, "the coordinator was started again meanwhile; `tokenfleet status %s` shows how the job stands", text_arg(args, "job"));
+        if (last->status != FL_OK) return fl_fail(err, last->status, "%s", last->err.text);
+        say_retry(reply, &last->counts);
+        return FL_OK;
+    }
+    if (!begun && job->state == JOB_OPEN) {
+        return fl_fail(err, FL_CONFLICT, "%s is running: a row that fails can run again when the job has ended, or after `tokenfleet cancel %s`", text_arg(args, "job"), text_arg(args, "job"));
+    }
+    if (!begun) st = daemon_job_retry(s->daemon, job, err);
+    begun |= st == FL_OK;
+    if (st != FL_OK && st != FL_AGAIN) return st;        /* FL_AGAIN: it gets its turn when it is asked again */
+    json_object_set_new(reply->json, "state", json_string("running"));
+    json_object_set_new(reply->json, "begun", json_boolean(begun));
+    if (st == FL_AGAIN) json_object_set_new(reply->json, "why", json_string(err->text));
+    return FL_OK;
+}
+
+static fl_status delete_job(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    stored_job *job = NULL;
+    uint64_t bytes = 0;
+    fl_status st = find_job(s, args, &job, err);
+    if (st == FL_OK) st = refuse_in_run(s, err);
+    if (st != FL_OK) return st;
+    if (job->state == JOB_OPEN) {
+        return fl_fail(err, FL_CONFLICT, "%s is running; end it first with `tokenfleet cancel %s`, or pass --force, which does both", text_arg(args, "job"), text_arg(args, "job"));
+    }
+    if ((st = spool_tree_bytes(job->dir, &bytes, err)) == FL_OK) st = daemon_job_delete(s->daemon, job, err);
+    json_object_set_new(reply->json, "state", json_string(st == FL_AGAIN ? "busy" : "deleted"));
+    json_object_set_new(reply->json, "bytes", json_integer((json_int_t)bytes));
+    if (st != FL_AGAIN) return st;
+    json_object_set_new(reply->json, "why", json_string(err->text));
+    return FL_OK;
+}
+
+/* ---- gc ---- */
+
+typedef struct { service *s; service_reply *reply; bool is_dry; json_int_t bytes; } collection;
+
+static void list_item(collection *c, const char *path, const char *what, uint64_t bytes)
+{
+    json_t *text = json_string(path);
+    json_array_append_new(json_object_get(c->reply->json, "items"), json_pack("{s:o, s:s, s:I}", "path", text ? text : json_string("?"), "what", what, "bytes", (json_int_t)bytes));
+    c->bytes += (json_int_t)bytes;
+}
+
+static fl_status collect(void *context, const gc_item *item, fl_err *err)
+{
+    collection *c = context;
+    if (daemon_is_removing(c->s->daemon, item->path)) return FL_OK;
+    list_item(c, item->path, item->what, item->bytes);
+    return c->is_dry ? FL_OK : daemon_remove(c->s->daemon, item->path, err);
+}
+
+/* Finished jobs whose outputs were written so many days ago; those somebody uses are named instead. */
+static fl_status collect_old_jobs(collection *c, json_int_t days, fl_err *err)
+{
+    stored_job *job;
+    fl_status st = FL_OK;
+    for (size_t i = daemon_n_jobs(c->s->daemon); st == FL_OK && i-- > 0; ) {
+        char name[FL_JOB_NAME_BYTES];
+        uint64_t bytes = 0, finished_s = 0;
+        job = daemon_job_at(c->s->daemon, i);
+        const char *busy = daemon_job_busy(c->s->daemon, job);
+        if (job->state == JOB_OPEN || job->outputs_due || !job_store_finished(job->dir, &finished_s)) continue;
+        if (finished_s + (uint64_t)days * DAY_S > (uint64_t)time(NULL)) continue;
+        fl_job_name(job->id, name);
+        if (busy) {
+            json_array_append_new(json_object_get(c->reply->json, "busy"), json_pack("{s:s, s:s}", "job", name, "why", busy));
+            continue;
+        }
+        if ((st = spool_tree_bytes(job->dir, &bytes, err)) != FL_OK) break;
+        list_item(c, job->dir, "a finished job", bytes);
+        if (!c->is_dry) st = daemon_job_delete(c->s->daemon, job, err);
+    }
+    return st;
+}
+
+static fl_status gc(service *s, const json_t *args, service_reply *reply, fl_err *err)
+{
+    size_t n = daemon_n_jobs(s->daemon);
+    collection c = { .s = s, .reply = reply, .is_dry = json_is_true(json_object_get(args, "dry_run")) };
+    json_int_t days = json_integer_value(json_object_get(args, "older_than"));
+    fl_status st = days >= 0 ? refuse_in_run(s, err) : FL_OK;
+    if (st != FL_OK) return st;
+    gc_job *named = calloc(n + UPLOADS_MAX, sizeof *named);
+    if (!named) return fl_fail(err, FL_FULL, "no memory for a list of jobs");
+    for (size_t i = 0; i < n; i++) {
+        const stored_job *job = daemon_job_at(s->daemon, i);
+        named[i] = (gc_job){ .id = job->id, .generation = job->generation, .is_busy = daemon_job_busy(s->daemon, job) != NULL };
+    }
+    for (int i = 0; i < UPLOADS_MAX; i++) {
+        if (s->uploads[i].draft) named[n++] = (gc_job){ .id = { s->uploads[i].id }, .is_busy = true };
+    }
+    json_object_set_new(reply->json, "items", json_array());
+    json_object_set_new(reply->json, "busy", json_array());
+    st = spool_gc_walk(daemon_spool(s->daemon), named, n, collect, &c, err);
+    if (st == FL_OK && days >= 0) st = collect_old_jobs(&c, days, err);
+    json_object_set_new(reply->json, "bytes", json_integer(c.bytes));
+    json_object_set_new(reply->json, "removing", json_integer((json_int_t)daemon_n_removing(s->daemon)));
+    free(named);
+    return st;
+}
+
 void service_request(service *s, const wire_request *request, const fl_bytes *part, service_reply *reply)
 {
     static const struct { const char *verb; fl_status (*answer)(service *, const json_t *, service_reply *, fl_err *); } verbs[] = {
         { "submit_begin", submit_begin }, { "submit_end", submit_end }, { "list", list }, { "status", status }, { "fetch", fetch }, { "verify", verify },
-        { "cancel", cancel },
+        { "cancel", cancel }, { "retry", retry }, { "delete", delete_job }, { "gc", gc },
     };
     fl_err err = { 0 };
     json_error_t where;

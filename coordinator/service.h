@@ -7,6 +7,10 @@
  *   fetch         {job, file: "out" | "errors", offset} + part <- {size}           FL_AGAIN while the job is not closed
  *   verify        {job} -> {state: "running"} or the report of job_verify.h        asked again until it is not running
  *   cancel        {job} -> {}                                                      answered once it is durable
+ *   retry         {job, begun} -> {state: "running", begun} asked again with its own begun until it is not running; then {state: "open", again, kept, bad}, or
+ *                 {state: "nothing", kept, bad} when no row failed
+ *   delete        {job} -> {state: "busy", why} asked again, or {state: "deleted", bytes}
+ *   gc            {older_than, dry_run} -> {items: [{path, what, bytes}], bytes, busy: [{job, why}], removing}    older_than: days, -1 = no jobs
  * A failure is the status and {error: sentence}; an unknown job is FL_NOT_FOUND and named.
  * Threads  the daemon's. */
 #ifndef COORDINATOR_SERVICE_H
@@ -34,6 +38,9 @@ void      service_reply_free(service_reply *reply);
 
 /* A client that is gone is fine. */
 fl_status service_send(transport *t, const transport_peer *to, uint64_t number, const service_reply *reply, fl_err *err);
+
+/* Who uses the job's files through this service right now ("it is being verified"); NULL: nobody. */
+const char *service_job_busy(const service *s, job_id job);
 
 /* A random job id. */
 fl_status service_new_job_id(job_id *out, fl_err *err);

@@ -198,13 +198,36 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
     return remove(path);
 }
 
+fl_status spool_tree_remove(const char *path, fl_err *err)
+{
+    return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT ? FL_OK : fl_fail_errno(err, errno, "spool: remove %s", path);
+}
+
+static _Thread_local uint64_t bytes_seen;                /* nftw passes no context */
+
+static int add_bytes(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+    (void)path;
+    (void)where;
+    if (kind == FTW_F) bytes_seen += (uint64_t)info->st_size;
+    return 0;
+}
+
+fl_status spool_tree_bytes(const char *path, uint64_t *n_bytes, fl_err *err)
+{
+    bytes_seen = 0;
+    if (nftw(path, add_bytes, 16, FTW_PHYS) != 0 && errno != ENOENT) return fl_fail_errno(err, errno, "spool: examine %s", path);
+    *n_bytes += bytes_seen;
+    return FL_OK;
+}
+
 fl_status spool_job_remove(const spool *s, job_id job, fl_err *err)
 {
     fl_status st = FL_OK;
     char *path = spool_job_path(s, job, NULL), *jobs = spool_path(s, "jobs");
     if (!path || !jobs) { st = fl_fail(err, FL_FULL, "spool: no memory"); goto done; }
-    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT) { st = fl_fail_errno(err, errno, "spool: remove %s", path); goto done; }
-    st = spool_sync_dir(jobs, err);
+    st = spool_tree_remove(path, err);
+    if (st == FL_OK) st = spool_sync_dir(jobs, err);
 done:
     free(path);
     free(jobs);

@@ -33,6 +33,10 @@ char *spool_ledger_path(const spool *s, job_id job, uint32_t generation);
 fl_status spool_job_create(const spool *s, job_id job, fl_err *err);
 fl_status spool_job_remove(const spool *s, job_id job, fl_err *err);
 
+/* A file, or a folder and all in it: remove it (FL_OK when absent; not synced), or add the sizes of its files to *n_bytes. */
+fl_status spool_tree_remove(const char *path, fl_err *err);
+fl_status spool_tree_bytes(const char *path, uint64_t *n_bytes, fl_err *err);
+
 /* fsync a folder, so that what was created or renamed in it stays. */
 fl_status spool_sync_dir(const char *dir, fl_err *err);
 

@@ -846,6 +846,51 @@ static void an_unreachable_worker_gets_nothing_until_it_speaks(void **state)
     rig_close(&r);
 }
 
+/* A retry: the closed job comes back in its place with the rows that are not done; a lease of its first life counts for nothing. */
+static void a_closed_job_is_replaced_in_its_place_and_its_old_leases_are_stale(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    hello(&r, 1);
+    add_job(&r, 3, 1);
+    add_job_of(&r, (job_id){ 78 }, 5, 1, 10);
+    assert_int_equal(step(&r, &(event){ .type = EVENT_JOB_REMOVE, .job_id = JOB }), FL_CONFLICT);
+    assert_int_equal(step(&r, &(event){ .type = EVENT_JOB_CLOSE, .job_id = JOB, .cause = LEDGER_CANCELLED }), FL_OK);
+    fl_err err = { 0 };
+    row_table *rows = NULL;
+    row_table_open(&rows, 0, &err);
+    for (int i = 0; i < 3; i++) row_table_add(rows, 1, 10, &err);
+    row_table_commit(rows, (row_index){ 1 }, 0);
+    coord_job spec = { .id = JOB, .seed = 5 };
+    assert_int_equal(step(&r, &(event){ .type = EVENT_JOB_ADD, .job = &spec, .rows = &rows }), FL_OK);
+    coord_job_status first;
+    assert_true(coord_n_jobs(r.c) == 2 && coord_job_at(r.c, 0, &first) && first.id.v == JOB.v && first.state == JOB_OPEN && first.rows_completed == 1);
+    wire_msg late = { .type = WIRE_RESULT, .result = { .job = JOB.v, .lease = 10, .row = 0, .n_pieces = 1 } };
+    assert_int_equal(say(&r, 1, &late), FL_OK);
+    assert_int_equal(count_appends(&r, LEDGER_RESULT), 0);
+    assert_true(status(&r).stale == 1);
+    rig_close(&r);
+}
+
+static void a_removed_job_is_not_known_and_can_come_again(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    coord_job_status s;
+    assert_int_equal(step(&r, &(event){ .type = EVENT_JOB_REMOVE, .job_id = JOB }), FL_NOT_FOUND);
+    hello(&r, 1);
+    add_job(&r, 3, 1);
+    assert_non_null(find_send(&r, 1, WIRE_JOB));
+    assert_int_equal(step(&r, &(event){ .type = EVENT_JOB_CLOSE, .job_id = JOB, .cause = LEDGER_CANCELLED }), FL_OK);
+    assert_int_equal(step(&r, &(event){ .type = EVENT_JOB_REMOVE, .job_id = JOB }), FL_OK);
+    assert_true(coord_n_jobs(r.c) == 0 && !coord_job_find(r.c, JOB, &s));
+    add_job(&r, 3, 1);
+    assert_non_null(find_send(&r, 1, WIRE_JOB));         /* told anew */
+    rig_close(&r);
+}
+
 static void a_message_that_is_not_a_workers_is_refused(void **state)
 {
     (void)state;
@@ -861,6 +906,8 @@ static void a_message_that_is_not_a_workers_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_closed_job_is_replaced_in_its_place_and_its_old_leases_are_stale),
+        cmocka_unit_test(a_removed_job_is_not_known_and_can_come_again),
         cmocka_unit_test(the_first_grant_pins_the_job_and_is_durable_before_it_is_sent),
         cmocka_unit_test(a_result_is_committed_once_and_the_job_closes_with_its_last),
         cmocka_unit_test(late_result_of_an_old_lease_is_stale),
