@@ -321,9 +321,9 @@ static void take_stock(bench *b)
     f->tail_s = (double)(f->stats.last_answer_us - f->stats.last_grant_us) * 1e-6;
     if (b->options->job) f->samples = atomic_load(&f->stats.n_committed);
     if (!b->coordinator) return;
-    char ledger[4300];
-    snprintf(ledger, sizeof ledger, "%s/jobs/%s/ledger", b->spool, b->job);
-    f->ledger_bytes = bench_folder_bytes(ledger);
+    char ledger_dir[4300];
+    snprintf(ledger_dir, sizeof ledger_dir, "%s/jobs/%s/ledger", b->spool, b->job);
+    f->ledger_bytes = bench_folder_bytes(ledger_dir);
     f->at_end = bench_usage_of(b->coordinator);
 }
 

@@ -19,13 +19,10 @@ static const struct { const char *name; int (*main)(int argc, char **argv); cons
     { "fetch", cmd_fetch, "download a finished job's output and error files" },
     { "verify", cmd_verify, "prove that a job's results are whole and unedited" },
     { "cancel", cmd_cancel, "end a job and keep what is finished" },
-<<<<<<< HEAD
     { "bench-fleet", cmd_bench_fleet, "how big a fleet can one coordinator feed on this machine" },
-=======
     { "retry", cmd_retry, "run a finished job's failed rows again" },
     { "delete", cmd_delete, "take a finished job out of a coordinator or spool" },
     { "gc", cmd_gc, "remove what is left over in a spool, and old jobs" },
->>>>>>> 82ff467 (retry, delete, gc: failed rows run again, finished jobs go)
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)
 
