@@ -140,7 +140,7 @@ static void make_job(bool (*is_failed)(uint64_t), ledger_cause cause)
     ingest_report report;
     job_settings settings = { .name = "job.jsonl", .seed = 7 };
     must(open_all(&o, &err), &err);
-    must(job_store_create(&job, o.spool, the_id, &settings, job_at, &report, &err), &err);
+    must(job_store_create(&job, o.spool, the_id, &settings, &(job_draft_options){ .path = job_at }, &report, &err), &err);
     must(journal_begin(o.journal, &err), &err);
     must(journal_job_add(o.journal, the_id, 5, "job.jsonl", &err), &err);
     must(journal_perform(o.journal, &(action){ .type = ACTION_JOB_STATE, .job = the_id, .state = cause == LEDGER_COMPLETED ? JOB_COMPLETED : JOB_CANCELLED }, &err), &err);
