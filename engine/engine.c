@@ -98,15 +98,11 @@ static fl_status plan_blocks(int32_t *n_blocks, const engine *e, int64_t kv_toke
 static fl_status open_pools(engine *e, int64_t kv_tokens, fl_err *err)
 {
     const model_config *c = model_describe(e->m);
-    const linear_config *l = &c->linear;
-    int32_t n_full = 0, n_blocks = 0;
-    for (int32_t i = 0; i < c->n_layers; i++) n_full += c->layers[i] == LAYER_FULL_ATTENTION;
-    const int64_t token_bytes = 2 * (int64_t)sizeof(float) * n_full * c->n_kv_heads * c->head_dim;
-    const size_t channels = 2 * (size_t)l->n_k_heads * (size_t)l->k_dim + (size_t)l->n_v_heads * (size_t)l->v_dim;
-    const size_t delta_floats = (size_t)l->n_v_heads * (size_t)l->k_dim * (size_t)l->v_dim, conv_floats = channels * (size_t)(l->conv_width - 1);
-    fl_status st = plan_blocks(&n_blocks, e, kv_tokens, token_bytes, err);
-    if (st == FL_OK) st = kv_cache_open(&e->kv, n_full, c->n_kv_heads, c->head_dim, n_blocks, err);
-    if (st == FL_OK) st = state_pool_open(&e->states, c->n_layers - n_full, delta_floats, conv_floats, e->batch_max, err);
+    const cache_needs needs = model_config_caches(c);
+    int32_t n_blocks = 0;
+    fl_status st = plan_blocks(&n_blocks, e, kv_tokens, (int64_t)(needs.kv_token_floats * sizeof(float)), err);
+    if (st == FL_OK) st = kv_cache_open(&e->kv, needs.kv_layers, c->n_kv_heads, c->head_dim, n_blocks, err);
+    if (st == FL_OK) st = state_pool_open(&e->states, needs.state_layers, needs.delta_floats, needs.conv_floats, e->batch_max, err);
     if (st == FL_OK) st = scheduler_open(&e->scheduler, e->kv, e->states, e->batch_max, e->prefill_budget, err);
     if (st == FL_OK) e->info.kv_tokens = (int64_t)n_blocks * OPS_BLOCK_TOKENS;
     return st;
@@ -178,8 +174,8 @@ static void log_plan(const engine *e)
     uint64_t weights = 0;
     for (size_t i = 0; i < safetensors_count(model_weights(e->m)); i++) weights += safetensors_at(model_weights(e->m), i)->n_bytes;
     fl_log(FL_LOG_INFO, "engine: %s (%s) on %s, %s, context %d", e->name, e->info.architecture, e->o->name, e->numerics, e->info.context_max);
-    fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped, KV %.1f MB (%lld tokens), states %.1f MB (%d slots), activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
-           (double)weights / 1e6, (double)kv_cache_block_floats(e->kv) * 4.0 * kv_cache_blocks(e->kv) / 1e6, (long long)e->info.kv_tokens,
+    fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped and %.1f MB expanded from F8_E4M3, KV %.1f MB (%lld tokens), states %.1f MB (%d slots), activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
+           (double)weights / 1e6, (double)model_expanded_bytes(e->m) / 1e6, (double)kv_cache_block_floats(e->kv) * 4.0 * kv_cache_blocks(e->kv) / 1e6, (long long)e->info.kv_tokens,
            (double)state_pool_slot_floats(e->states) * 4.0 * e->batch_max / 1e6, e->batch_max,
            ((double)model_scratch_bytes(e->m) + (double)e->n_rows_max * model_describe(e->m)->hidden * 4.0) / 1e6, e->n_rows_max,
            (double)e->logits_max * e->info.n_vocab * 4.0 / 1e6, e->logits_max);

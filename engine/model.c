@@ -1,14 +1,14 @@
 #include "engine/model.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "engine/fp8.h"
 #include "engine/model_family.h"
 #include "engine/rope.h"
 
-static const model_family *const families[] = { &qwen3_5_family, &qwen3_5_moe_family };
+static const model_family *const families[] = { &llama_family, &qwen3_family, &qwen3_moe_family, &qwen3_5_family, &qwen3_5_moe_family, &laguna_family, &gemma3_family };
 
 struct model {
     model_config config;
@@ -18,9 +18,9 @@ struct model {
     fl_arena views, scratch;             /* views: weight tables and the rotary table; scratch: activations */
     family_view view;
     weight embed, head, final_norm;
-    ops_rope rope;
     float *x, *picked;                   /* [n_rows_max, hidden] */
     int32_t n_rows_max, context_max;
+    size_t expanded_bytes;
     int32_t n_moe_layers, *moe_layer;    /* layer number of each MoE layer */
     int32_t **routing_ids; float **routing_weights;
 };
@@ -37,7 +37,8 @@ static const tensor *find_named(char *name, size_t capacity, const bind_context 
 static fl_status check_tensor(const tensor *t, const char *name, fl_err *err)
 {
     if (!t) return fl_fail(err, FL_NOT_FOUND, "weights: tensor %s, which config.json asks for, is missing", name);
-    if (!t->is_weight) return fl_fail(err, FL_UNSUPPORTED, "weights: tensor %s has dtype %s; BF16, F16 and F32 are supported", name, t->dtype_name);
+    if (!t->is_weight && !t->is_fp8)
+        return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s has dtype %s; BF16, F16, F32 and F8_E4M3 with scales are supported", t->file, name, t->dtype_name);
     return FL_OK;
 }
 
@@ -46,7 +47,30 @@ static fl_status refuse_shape(const tensor *t, const char *want, fl_err *err)
     char shape[160];
     size_t used = 0;
     for (int32_t i = 0; i < t->n_dims; i++) used += (size_t)snprintf(shape + used, sizeof shape - used, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-    return fl_fail(err, FL_CORRUPT, "weights: tensor %s has shape [%s], config.json asks for [%s]", t->name, t->n_dims ? shape : "", want);
+    return fl_fail(err, FL_CORRUPT, "%s: tensor %s has shape [%s], config.json asks for [%s]", t->file, t->name, t->n_dims ? shape : "", want);
+}
+
+/* The values of a tensor of n matrices [rows, cols], as the kernels take them: where they are mapped, or F8_E4M3 expanded into the arena. */
+static fl_status take_values(const void **data, dtype *type, const bind_context *c, const tensor *t, int32_t n, int32_t rows, int32_t cols, fl_err *err)
+{
+    static const char *const ends[] = { "_scale_inv", "_scale" };
+    const tensor *scale = NULL;
+    *data = t->data;
+    *type = t->type;
+    if (t->is_weight) return tensor_check_finite(t, err);
+    for (int i = 0; i < 2 && !scale; i++) {
+        char name[300];
+        snprintf(name, sizeof name, "%s%s", t->name, ends[i]);
+        scale = safetensors_find(c->weights, name);
+    }
+    if (!scale) return fl_fail(err, FL_NOT_FOUND, "%s: tensor %s has dtype F8_E4M3, but neither %s_scale_inv nor %s_scale is there", t->file, t->name, t->name, t->name);
+    const size_t bytes = (size_t)n * (size_t)rows * (size_t)cols * sizeof(float);
+    float *values = fl_arena_take(c->arena, bytes);
+    if (!values) return fl_fail(err, FL_FULL, "model: no memory for tensor %s expanded from F8_E4M3 (%zu bytes)", t->name, bytes);
+    *c->expanded_bytes += bytes;
+    *data = values;
+    *type = DTYPE_F32;
+    return fp8_expand(values, t, scale, n, rows, cols, c->config->fp8_block, err);
 }
 
 fl_status bind_weight(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...)
@@ -65,8 +89,9 @@ fl_status bind_weight(weight *out, const bind_context *c, int32_t rows, int32_t 
         else snprintf(want, sizeof want, "%d, %d", rows, cols);
         return refuse_shape(t, want, err);
     }
-    if ((st = tensor_check_finite(t, err)) != FL_OK) return st;
-    *out = (weight){ t->data, t->type, rows, cols };
+    weight w = { .n_rows = rows, .n_cols = cols };
+    if ((st = take_values(&w.data, &w.type, c, t, 1, rows, cols, err)) != FL_OK) return st;
+    *out = w;
     return FL_OK;
 }
 
@@ -83,9 +108,13 @@ fl_status bind_stack(weight *out, const bind_context *c, int32_t n, int32_t rows
         snprintf(want, sizeof want, "%d, %d, %d", n, rows, cols);
         return refuse_shape(t, want, err);
     }
-    if ((st = tensor_check_finite(t, err)) != FL_OK) return st;
-    size_t one = (size_t)t->n_bytes / (size_t)n;
-    for (int32_t i = 0; i < n; i++) out[i] = (weight){ t->data + (size_t)i * one, t->type, rows, cols };
+    weight all = { .n_rows = rows, .n_cols = cols };
+    if ((st = take_values(&all.data, &all.type, c, t, n, rows, cols, err)) != FL_OK) return st;
+    const size_t one = (size_t)rows * (size_t)cols * (all.type == DTYPE_F32 ? 4 : 2);
+    for (int32_t i = 0; i < n; i++) {
+        out[i] = all;
+        out[i].data = (const uint8_t *)all.data + (size_t)i * one;
+    }
     return FL_OK;
 }
 
@@ -106,23 +135,26 @@ weight weight_rows(const weight *w, int32_t begin, int32_t n_rows)
     return (weight){ (const uint8_t *)w->data + (size_t)begin * (size_t)w->n_cols * value_bytes, w->type, n_rows, w->n_cols };
 }
 
-/* Where the text model's tensors begin: a causal LM's, or one nested in a vision model. */
-static const char *find_prefix(const safetensors *weights)
+/* Where the text model's tensors begin, and its head: a causal LM's, one nested in a vision model (transformers 5, 4), or a model saved without a head. */
+static const struct { const char *body, *head; } prefixes[] = {
+    { "model.", "" }, { "model.language_model.", "" }, { "language_model.model.", "language_model." }, { "", "" },
+};
+
+static size_t find_prefix(const safetensors *weights)
 {
-    static const char *const prefixes[] = { "model.", "model.language_model." };
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
         char name[64];
-        snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i]);
-        if (safetensors_find(weights, name)) return prefixes[i];
+        snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i].body);
+        if (safetensors_find(weights, name)) return i;
     }
-    return prefixes[0];
+    return 0;
 }
 
-static fl_status bind_ends(model *m, const bind_context *c, fl_err *err)
+static fl_status bind_ends(model *m, const bind_context *c, const char *head_prefix, fl_err *err)
 {
     const model_config *config = &m->config;
     bind_context top = *c;
-    top.prefix = "";
+    top.prefix = head_prefix;
     fl_status st = bind_weight(&m->embed, c, config->n_vocab, config->hidden, err, "embed_tokens.weight");
     if (st == FL_OK) st = bind_weight(&m->final_norm, c, 1, config->hidden, err, "norm.weight");
     if (st == FL_OK && config->tied_head) m->head = m->embed;
@@ -132,33 +164,51 @@ static fl_status bind_ends(model *m, const bind_context *c, fl_err *err)
 
 /* ---- open ---- */
 
-static fl_status make_rope(model *m, fl_err *err)
+static bool has_layers(const model_config *c, layer_kind kind)
 {
-    size_t half = (size_t)m->config.n_rot / 2, n = (size_t)m->context_max * half;
+    bool has = false;
+    for (int32_t i = 0; i < c->n_layers; i++) has |= c->layers[i].kind == kind;
+    return has;
+}
+
+static fl_status make_rope(model *m, ops_rope *out, const rope_config *rope, fl_err *err)
+{
+    size_t half = (size_t)rope->n_rot / 2, n = (size_t)m->context_max * half;
     float *inv_freq = fl_arena_take(&m->views, half * sizeof(float));
     float *cos_table = fl_arena_take(&m->views, n * sizeof(float)), *sin_table = fl_arena_take(&m->views, n * sizeof(float));
     if (!inv_freq || !cos_table || !sin_table) return fl_fail(err, FL_FULL, "model: no memory for the rotary table of %d positions; lower --max-context", m->context_max);
-    rope_inv_freq(inv_freq, m->config.rope_theta, m->config.n_rot);
-    rope_fill(cos_table, sin_table, inv_freq, m->config.n_rot, m->context_max, 1.0f);
-    m->rope = (ops_rope){ cos_table, sin_table, m->config.n_rot, m->context_max };
+    rope_inv_freq(inv_freq, rope);
+    rope_fill(cos_table, sin_table, inv_freq, rope->n_rot, m->context_max, rope_attention_factor(rope));
+    *out = (ops_rope){ cos_table, sin_table, rope->n_rot, m->context_max };
     return FL_OK;
+}
+
+static fl_status make_ropes(model *m, fl_err *err)
+{
+    const model_config *c = &m->config;
+    bool full = has_layers(c, LAYER_FULL_ATTENTION), sliding = has_layers(c, LAYER_SLIDING_ATTENTION);
+    fl_status st = full ? make_rope(m, &m->view.rope[0], &c->rope[0], err) : FL_OK;
+    if (st != FL_OK || !sliding) return st;
+    if (full && memcmp(&c->rope[0], &c->rope[1], sizeof c->rope[0]) == 0) { m->view.rope[1] = m->view.rope[0]; return FL_OK; }
+    return make_rope(m, &m->view.rope[1], &c->rope[1], err);
 }
 
 static fl_status plan_activations(model *m, fl_err *err)
 {
-    size_t rows = (size_t)m->n_rows_max, n_moe = (size_t)m->family->moe_layers(&m->config), top_k = (size_t)m->config.moe.top_k;
-    m->n_moe_layers = (int32_t)n_moe;
+    const size_t rows = (size_t)m->n_rows_max, n_layers = (size_t)m->config.n_layers, top_k = (size_t)m->config.moe.top_k;
     m->x = fl_arena_take(&m->scratch, rows * (size_t)m->config.hidden * sizeof(float));
     m->picked = fl_arena_take(&m->scratch, rows * (size_t)m->config.hidden * sizeof(float));
-    m->moe_layer = fl_arena_take(&m->scratch, (n_moe + 1) * sizeof *m->moe_layer);
-    m->routing_ids = fl_arena_take(&m->scratch, (n_moe + 1) * sizeof *m->routing_ids);
-    m->routing_weights = fl_arena_take(&m->scratch, (n_moe + 1) * sizeof *m->routing_weights);
+    m->moe_layer = fl_arena_take(&m->scratch, n_layers * sizeof *m->moe_layer);
+    m->routing_ids = fl_arena_take(&m->scratch, n_layers * sizeof *m->routing_ids);
+    m->routing_weights = fl_arena_take(&m->scratch, n_layers * sizeof *m->routing_weights);
     bool is_full = !m->x || !m->picked || !m->moe_layer || !m->routing_ids || !m->routing_weights;
-    for (size_t i = 0; !is_full && i < n_moe; i++) {
-        m->moe_layer[i] = (int32_t)i;                    /* each family so far has experts in every layer or in none */
-        m->routing_ids[i] = fl_arena_take(&m->scratch, rows * top_k * sizeof(int32_t));
-        m->routing_weights[i] = fl_arena_take(&m->scratch, rows * top_k * sizeof(float));
-        is_full = !m->routing_ids[i] || !m->routing_weights[i];
+    for (int32_t i = 0; !is_full && i < m->config.n_layers; i++) {
+        if (!m->config.layers[i].is_mixture) continue;
+        int32_t n = m->n_moe_layers++;
+        m->moe_layer[n] = i;
+        m->routing_ids[n] = fl_arena_take(&m->scratch, rows * top_k * sizeof(int32_t));
+        m->routing_weights[n] = fl_arena_take(&m->scratch, rows * top_k * sizeof(float));
+        is_full = !m->routing_ids[n] || !m->routing_weights[n];
     }
     if (is_full) return fl_fail(err, FL_FULL, "model: no memory for the activations of %d rows; lower the batch limit or the prefill budget", m->n_rows_max);
     return m->family->plan(&m->view.scratch, &m->config, m->o, m->n_rows_max, &m->scratch, err);
@@ -180,15 +230,14 @@ fl_status model_open(model **out, const char *model_dir, ops *o, int32_t n_rows_
     FL_ASSERT(m->family);                                /* the config's table and this one name the same families */
     if ((status = safetensors_open(&m->weights, model_dir, err)) != FL_OK) goto done;
 
-    bind_context c = { m->weights, &m->config, find_prefix(m->weights), &m->views };
-    if ((status = bind_ends(m, &c, err)) != FL_OK) goto done;
+    const size_t prefix = find_prefix(m->weights);
+    bind_context c = { m->weights, &m->config, prefixes[prefix].body, &m->views, &m->expanded_bytes };
+    if ((status = bind_ends(m, &c, prefixes[prefix].head, err)) != FL_OK) goto done;
     if ((status = m->family->bind(&m->view.weights, &c, err)) != FL_OK) goto done;
-    if ((status = make_rope(m, err)) != FL_OK) goto done;
+    if ((status = make_ropes(m, err)) != FL_OK) goto done;
     if ((status = plan_activations(m, err)) != FL_OK) goto done;
     m->view.config = &m->config;
     m->view.embed = &m->embed;
-    m->view.attention_scale = (float)(1.0 / sqrt((double)m->config.head_dim));
-    m->view.rope = &m->rope;
     m->view.o = o;
     m->view.routing_ids = m->routing_ids;
     m->view.routing_weights = m->routing_weights;
@@ -213,6 +262,7 @@ const model_config *model_describe(const model *m) { return &m->config; }
 const safetensors *model_weights(const model *m) { return m->weights; }
 int32_t model_context(const model *m) { return m->context_max; }
 dtype model_dtype(const model *m) { return m->embed.type; }
+size_t model_expanded_bytes(const model *m) { return m->expanded_bytes; }
 size_t model_scratch_bytes(const model *m) { return m->scratch.total_bytes; }
 
 /* ---- run ---- */
@@ -230,6 +280,7 @@ void model_logits(model *m, const float *hidden, int32_t n_rows, float *logits)
 {
     weight none = { 0 };
     m->o->linear(m->o, logits, hidden, &m->head, &none, n_rows);
+    if (m->config.logit_softcap > 0.0f) m->o->soft_cap(m->o, logits, m->config.logit_softcap, n_rows, m->config.n_vocab);
 }
 
 int32_t model_routing_count(const model *m) { return m->n_moe_layers; }

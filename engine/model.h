@@ -1,5 +1,5 @@
 /* model.h - a model directory as a forward pass: config, mapped weights, rotary table, and one family's code from models/.
- * Weights  stay in the mapped file in their dtype; only views of them are allocated.
+ * Weights  stay in the mapped file in their dtype; only views of them are allocated. F8_E4M3 alone is expanded at open, to 4 bytes a value.
  * Threads  belongs to the engine thread. */
 #ifndef ENGINE_MODEL_H
 #define ENGINE_MODEL_H
@@ -13,11 +13,11 @@
 
 typedef struct model model;
 
-/* What moe_route chose in one layer of the last model_forward. */
+/* What the router chose in one layer of the last model_forward. */
 typedef struct {
     int32_t layer, top_k;
-    const int32_t *ids;              /* [batch rows, top_k] in descending weight; borrowed until the next forward */
-    const float *weights;            /* [batch rows, top_k] */
+    const int32_t *ids;              /* [batch rows, top_k] in the order the router chose them; borrowed until the next forward */
+    const float *weights;            /* [batch rows, top_k] what each expert's output is multiplied by */
 } model_routing;
 
 /* Open `model_dir` for batches of at most n_rows_max rows and positions below context_max (0 = the config's). `o` is borrowed for life.
@@ -29,6 +29,7 @@ const model_config *model_describe(const model *m);
 const safetensors  *model_weights(const model *m);
 int32_t model_context(const model *m);
 dtype   model_dtype(const model *m);                     /* of the embedding table */
+size_t  model_expanded_bytes(const model *m);            /* of F8_E4M3 weights as fp32 */
 size_t  model_scratch_bytes(const model *m);             /* activations taken at open, for the memory plan */
 
 /* Run the rows of `batch`, writing their keys, values and states, and store the final-norm hidden rows of batch->logit_rows in hidden [n_logits, config.hidden]. */

@@ -10,12 +10,13 @@
 typedef struct {
     const safetensors *weights;
     const model_config *config;
-    const char *prefix;              /* "model." or "model.language_model." */
+    const char *prefix;              /* of the text model's tensors: "model.", "model.language_model." ... */
     fl_arena *arena;                 /* lives as long as the model */
+    size_t *expanded_bytes;          /* grows with what F8_E4M3 weights take as fp32, in the arena */
 } bind_context;
 
-/* A float matrix from rows * cols values named prefix + name (name is a printf format). Shapes [rows, cols], or [cols] when rows is 1, or
- * [rows, 1, cols] (a depthwise convolution). FL_NOT_FOUND, FL_CORRUPT (shape, NaN) or FL_UNSUPPORTED (dtype), naming the tensor. */
+/* A matrix from rows * cols values named prefix + name (name is a printf format). Shapes [rows, cols], or [cols] when rows is 1, or
+ * [rows, 1, cols] (a depthwise convolution). BF16, F16 and F32 stay in the mapping; F8_E4M3 is expanded into the arena. FL_NOT_FOUND, FL_CORRUPT (shape, NaN) or FL_UNSUPPORTED (dtype), naming file and tensor. */
 fl_status bind_weight(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...) __attribute__((format(printf, 6, 7)));
 
 /* n matrices stacked in one tensor [n, rows, cols]: out[i] views the i-th. */
@@ -31,10 +32,9 @@ typedef struct {
     void *weights;                   /* the family's own, from bind */
     void *scratch;                   /* the family's own, from plan */
     const weight *embed;             /* [n_vocab, hidden] */
-    const ops_rope *rope;
-    float attention_scale;           /* head_dim^-1/2 */
+    ops_rope rope[2];                /* of full and of sliding layers; empty where the model has no such layer */
     ops *o;                          /* borrowed */
-    int32_t **routing_ids; float **routing_weights;      /* [MoE layers] of [n_rows_max, top_k] */
+    int32_t **routing_ids; float **routing_weights;      /* [mixture layers so far] of [n_rows_max, top_k] */
 } family_view;
 
 typedef struct {
@@ -42,10 +42,9 @@ typedef struct {
     float norm_add;                  /* rms_norm's w_add of the final norm */
     fl_status (*bind)(void **weights, const bind_context *c, fl_err *err);                       /* everything in c->arena */
     fl_status (*plan)(void **scratch, const model_config *config, const ops *o, int32_t n_rows_max, fl_arena *arena, fl_err *err);
-    int32_t (*moe_layers)(const model_config *config);
     void (*forward)(const family_view *v, const ops_batch *b, kv_cache *kv, state_pool *states, float *x);     /* x [n_rows, hidden], before the final norm */
 } model_family;
 
-extern const model_family qwen3_5_family, qwen3_5_moe_family;
+extern const model_family llama_family, qwen3_family, qwen3_moe_family, qwen3_5_family, qwen3_5_moe_family, laguna_family, gemma3_family;
 
 #endif

@@ -77,7 +77,9 @@ static fl_status read_tensor(tensor *t, const json_t *entry, const weight_file *
     if (d < 0) return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s has the unknown dtype %s", file->name, t->name, dtype_name);
     t->dtype_name = dtypes[d].name;
     t->is_weight = dtypes[d].is_weight;
+    t->is_fp8 = strcmp(dtype_name, "F8_E4M3") == 0;
     t->type = dtypes[d].type;
+    t->file = file->name;
 
     uint64_t n_values = 0, want = 0, begin = 0, end = 0;
     fl_status st = read_shape(t, &n_values, json_object_get(entry, "shape"), file->name, err);
@@ -382,12 +384,20 @@ static int64_t find_bad_32(const uint32_t *v, uint64_t n)
     return -1;
 }
 
+/* F8_E4M3 has no infinity; all ones but for the sign is NaN. */
+static int64_t find_bad_8(const uint8_t *v, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) if ((v[i] & 0x7F) == 0x7F) return (int64_t)i;
+    return -1;
+}
+
 fl_status tensor_check_finite(const tensor *t, fl_err *err)
 {
-    if (!t->is_weight) return FL_OK;
-    int64_t bad = t->type == DTYPE_F32  ? find_bad_32((const uint32_t *)(const void *)t->data, t->n_bytes / 4)
+    if (!t->is_weight && !t->is_fp8) return FL_OK;
+    int64_t bad = t->is_fp8             ? find_bad_8(t->data, t->n_bytes)
+                : t->type == DTYPE_F32  ? find_bad_32((const uint32_t *)(const void *)t->data, t->n_bytes / 4)
                 : t->type == DTYPE_BF16 ? find_bad_16((const uint16_t *)(const void *)t->data, t->n_bytes / 2, 0x7F80)
                                         : find_bad_16((const uint16_t *)(const void *)t->data, t->n_bytes / 2, 0x7C00);
     if (bad < 0) return FL_OK;
-    return fl_fail(err, FL_CORRUPT, "weights: tensor %s has a NaN or infinite value at index %lld; the file is damaged: copy it again", t->name, (long long)bad);
+    return fl_fail(err, FL_CORRUPT, "%s: tensor %s has a NaN or infinite value at index %lld; the file is damaged: copy it again", t->file, t->name, (long long)bad);
 }

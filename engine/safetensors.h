@@ -16,9 +16,10 @@
 #define TENSOR_DIMS_MAX 8
 
 typedef struct {
-    const char *name;                /* borrowed from the safetensors */
+    const char *name, *file;         /* borrowed from the safetensors; file: the name of the one that holds it */
     const char *dtype_name;          /* "BF16" */
     bool is_weight;                  /* dtype below is valid: BF16, F16 or F32 */
+    bool is_fp8;                     /* F8_E4M3: a weight beside its scales (fp8.h) */
     dtype type;
     int32_t n_dims;
     int64_t shape[TENSOR_DIMS_MAX];
@@ -42,7 +43,7 @@ const tensor *safetensors_find(const safetensors *st, const char *name); /* NULL
 size_t   safetensors_file_count(const safetensors *st);                  /* in order of file names */
 const uint8_t *safetensors_header(const safetensors *st, size_t file, size_t *n_bytes);   /* the length word and the JSON of one file */
 
-/* FL_CORRUPT, naming tensor and index, when a value of a BF16, F16 or F32 tensor is NaN or infinite. Reads all of it once. */
+/* FL_CORRUPT, naming tensor and index, when a value of a BF16, F16, F32 or F8_E4M3 tensor is NaN or infinite. Reads all of it once. */
 fl_status tensor_check_finite(const tensor *t, fl_err *err);
 
 #endif

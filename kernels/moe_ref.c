@@ -21,6 +21,25 @@ void ref_moe_route(int32_t *ids, double *weights, const float *logits, int32_t n
     }
 }
 
+void ref_moe_route_sigmoid(int32_t *ids, double *weights, const float *logits, const weight *bias, double scale, int32_t n_rows, int32_t n_experts, int32_t top_k)
+{
+    for (int32_t r = 0; r < n_rows; r++, logits += n_experts, ids += top_k, weights += top_k) {
+        double chosen = 0.0;
+        for (int32_t s = 0; s < top_k; s++) {
+            double most = 0.0;
+            ids[s] = -1;
+            for (int32_t e = 0; e < n_experts; e++) {
+                bool taken = false;
+                double score = ref_sigmoid((double)logits[e]) + ref_weight(bias, (size_t)e);
+                for (int32_t t = 0; t < s; t++) taken |= ids[t] == e;
+                if (!taken && (ids[s] < 0 || score > most)) { ids[s] = e; most = score; }
+            }
+            chosen += weights[s] = ref_sigmoid((double)logits[ids[s]]);
+        }
+        for (int32_t s = 0; s < top_k; s++) weights[s] = weights[s] / chosen * scale;
+    }
+}
+
 static double row_dot(const weight *w, int32_t row, const float *x)
 {
     double sum = 0.0;

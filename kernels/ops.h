@@ -55,8 +55,8 @@ typedef struct ops ops;
 struct ops {
     const char *name;                    /* "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-sm90" */
 
-    /* y[r] = table[ids[r]] */
-    void (*embed)(ops *o, float *y, const weight *table, const int32_t *ids, int32_t n_rows);
+    /* y[r] = table[ids[r]] * scale */
+    void (*embed)(ops *o, float *y, const weight *table, float scale, const int32_t *ids, int32_t n_rows);
     /* y = x * (w + w_add) / sqrt(mean(x^2) + eps), row by row of `dim`; w_add is 0 or 1; y may be x */
     void (*rms_norm)(ops *o, float *y, const float *x, const weight *w, float w_add, float eps, int32_t n_rows, int32_t dim);
     /* x += d, then y = rms_norm(x) */
@@ -77,6 +77,8 @@ struct ops {
     void (*attention)(ops *o, float *out, const float *q, int32_t q_stride, int32_t q_head_stride, int32_t n_heads, const ops_kv *kv, float scale, int32_t window, const ops_batch *b);
     /* x[r, h, i] *= sigmoid(gate[r, h, i]); gate heads lie gate_head_stride apart */
     void (*sigmoid_gate)(ops *o, float *x, const float *gate, int32_t gate_stride, int32_t gate_head_stride, int32_t n_heads, int32_t head_dim, int32_t n_rows);
+    /* x[r, h, i] *= softplus(g): g = gate[r, h] with gate_per_head, else gate[r, h, i]. gate [n_rows, n_heads] or [n_rows, n_heads * head_dim] */
+    void (*softplus_gate)(ops *o, float *x, const float *gate, bool gate_per_head, int32_t n_heads, int32_t head_dim, int32_t n_rows);
     /* y = silu(causal_conv1d(x)) over n_channels with kernel width `width` (w [n_channels, width]); state [slot, width - 1, n_channels] holds the inputs
      * before the first row (zeros at position 0: the op clears it itself) and is advanced; y may not be x */
     void (*conv_silu)(ops *o, float *y, const float *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width, const ops_batch *b);
@@ -90,9 +92,16 @@ struct ops {
     void (*gated_rms_norm)(ops *o, float *x, const float *z, const weight *w, float eps, int32_t n_rows, int32_t n_heads, int32_t dim);
     /* y[r, i] = silu(gate[r, i]) * up[r, i]; y may be gate */
     void (*swiglu)(ops *o, float *y, const float *gate, const float *up, int32_t n_rows, int32_t dim);
+    /* y[r, i] = gelu(gate[r, i]) * up[r, i], gelu(v) = v / 2 * (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) (Hendrycks & Gimpel 2016, arXiv:1606.08415); y may be gate */
+    void (*geglu)(ops *o, float *y, const float *gate, const float *up, int32_t n_rows, int32_t dim);
+    /* x = cap * tanh(x / cap), cap > 0 */
+    void (*soft_cap)(ops *o, float *x, float cap, int32_t n_rows, int32_t dim);
     /* router: softmax over n_experts logits, top_k by probability (ties to the lowest id) in descending order; weights = probabilities, divided by
      * their sum when `renormalize`. ids, weights [n_rows, top_k] */
     void (*moe_route)(ops *o, int32_t *ids, float *weights, const float *logits, int32_t n_rows, int32_t n_experts, int32_t top_k, bool renormalize);
+    /* router of the other kind: p = sigmoid(logits); top_k by p + bias (ties to the lowest id) in descending order of that sum; weights = p without the
+     * bias, divided by the sum of the chosen ones, times scale. bias [n_experts]. ids, weights [n_rows, top_k] */
+    void (*moe_route_sigmoid)(ops *o, int32_t *ids, float *weights, const float *logits, const weight *bias, float scale, int32_t n_rows, int32_t n_experts, int32_t top_k);
     /* y[r] = sum over slots s, in slot order, of weights[r, s] * down[e](silu(gate[e] x[r]) * up[e] x[r]), e = ids[r, s]. gate, up, down: [n_experts] matrices.
      * scratch: moe_scratch_bytes() */
     void (*moe_experts)(ops *o, float *y, const float *x, const int32_t *ids, const float *weights, const weight *gate, const weight *up, const weight *down,

@@ -11,9 +11,12 @@ double ref_sigmoid(double x);
 double ref_silu(double x);
 
 /* rows_ref.c */
-void ref_embed(double *y, const weight *table, const int32_t *ids, int32_t n_rows);
+void ref_embed(double *y, const weight *table, double scale, const int32_t *ids, int32_t n_rows);
 void ref_sigmoid_gate(double *y, const float *x, const float *gate, int32_t gate_stride, int32_t gate_head_stride, int32_t n_heads, int32_t head_dim, int32_t n_rows);
+void ref_softplus_gate(double *y, const float *x, const float *gate, bool gate_per_head, int32_t n_heads, int32_t head_dim, int32_t n_rows);
 void ref_swiglu(double *y, const float *gate, const float *up, int32_t n_rows, int32_t dim);
+void ref_geglu(double *y, const float *gate, const float *up, int32_t n_rows, int32_t dim);
+void ref_soft_cap(double *y, const float *x, double cap, int32_t n_rows, int32_t dim);
 void ref_add_sigmoid_scaled(double *out, const float *x, const float *y, const float *g, int32_t n_rows, int32_t dim);
 void ref_log_sum_exp(double *lse, const float *logits, int32_t n_rows, int32_t n_vocab);
 
@@ -37,6 +40,7 @@ void ref_gated_delta(double *out, const float *qkv, const float *a, const float 
 
 /* moe_ref.c */
 void ref_moe_route(int32_t *ids, double *weights, const float *logits, int32_t n_rows, int32_t n_experts, int32_t top_k, bool renormalize);
+void ref_moe_route_sigmoid(int32_t *ids, double *weights, const float *logits, const weight *bias, double scale, int32_t n_rows, int32_t n_experts, int32_t top_k);
 void ref_moe_experts(double *y, const float *x, const int32_t *ids, const float *weights, const weight *gate, const weight *up, const weight *down, int32_t n_rows, int32_t top_k);
 
 #endif

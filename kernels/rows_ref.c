@@ -30,11 +30,11 @@ double ref_weight(const weight *w, size_t at)
 double ref_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 double ref_silu(double x) { return x / (1.0 + exp(-x)); }
 
-void ref_embed(double *y, const weight *table, const int32_t *ids, int32_t n_rows)
+void ref_embed(double *y, const weight *table, double scale, const int32_t *ids, int32_t n_rows)
 {
     size_t dim = (size_t)table->n_cols;
     for (size_t r = 0; r < (size_t)n_rows; r++)
-        for (size_t i = 0; i < dim; i++) y[r * dim + i] = ref_weight(table, (size_t)ids[r] * dim + i);
+        for (size_t i = 0; i < dim; i++) y[r * dim + i] = ref_weight(table, (size_t)ids[r] * dim + i) * scale;
 }
 
 void ref_sigmoid_gate(double *y, const float *x, const float *gate, int32_t gate_stride, int32_t gate_head_stride, int32_t n_heads, int32_t head_dim, int32_t n_rows)
@@ -47,9 +47,30 @@ void ref_sigmoid_gate(double *y, const float *x, const float *gate, int32_t gate
             }
 }
 
+void ref_softplus_gate(double *y, const float *x, const float *gate, bool gate_per_head, int32_t n_heads, int32_t head_dim, int32_t n_rows)
+{
+    for (size_t i = 0; i < (size_t)n_rows * (size_t)n_heads * (size_t)head_dim; i++) {
+        double g = (double)gate[gate_per_head ? i / (size_t)head_dim : i];
+        y[i] = (double)x[i] * (g > 40.0 ? g : log1p(exp(g)));
+    }
+}
+
 void ref_swiglu(double *y, const float *gate, const float *up, int32_t n_rows, int32_t dim)
 {
     for (size_t i = 0; i < (size_t)n_rows * (size_t)dim; i++) y[i] = ref_silu((double)gate[i]) * (double)up[i];
+}
+
+void ref_geglu(double *y, const float *gate, const float *up, int32_t n_rows, int32_t dim)
+{
+    for (size_t i = 0; i < (size_t)n_rows * (size_t)dim; i++) {
+        double g = (double)gate[i];
+        y[i] = 0.5 * g * (1.0 + tanh(0.79788456080286535588 * (g + 0.044715 * g * g * g))) * (double)up[i];
+    }
+}
+
+void ref_soft_cap(double *y, const float *x, double cap, int32_t n_rows, int32_t dim)
+{
+    for (size_t i = 0; i < (size_t)n_rows * (size_t)dim; i++) y[i] = cap * tanh((double)x[i] / cap);
 }
 
 void ref_add_sigmoid_scaled(double *out, const float *x, const float *y, const float *g, int32_t n_rows, int32_t dim)

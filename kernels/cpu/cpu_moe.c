@@ -6,7 +6,21 @@
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/lanes_math.h"
 
-/* --- moe_route --- */
+/* --- moe_route, moe_route_sigmoid --- */
+
+/* The top_k greatest scores, greatest first, ties to the lowest id. NaN beats nothing and is beaten by nothing: ids stay distinct. */
+static void choose(int32_t *ids, const float *score, int32_t n_experts, int32_t top_k)
+{
+    bool taken[OPS_EXPERTS_MAX];
+    memset(taken, 0, (size_t)n_experts * sizeof *taken);
+    for (int32_t s = 0; s < top_k; s++) {
+        int32_t best = -1;
+        for (int32_t e = 0; e < n_experts; e++)
+            if (!taken[e] && (best < 0 || score[e] > score[best])) best = e;
+        taken[best] = true;
+        ids[s] = best;
+    }
+}
 
 typedef struct { int32_t *ids; float *weights; const float *logits; int32_t n_experts, top_k; bool renormalize; } route_arg;
 
@@ -16,7 +30,6 @@ static void route_row(const route_arg *a, int32_t r)
     int32_t *ids = a->ids + (size_t)r * (size_t)a->top_k;
     float *weights = a->weights + (size_t)r * (size_t)a->top_k;
     float p[OPS_EXPERTS_MAX];
-    bool taken[OPS_EXPERTS_MAX];
     float most = -INFINITY;
     for (int32_t e = 0; e < a->n_experts; e++) most = x[e] > most ? x[e] : most;
     f32x16 sum = f_set(0.0f);
@@ -28,17 +41,9 @@ static void route_row(const route_arg *a, int32_t r)
     f32x16 total = f_set(f_sum(sum));
     for (int32_t e = 0; e < a->n_experts; e += LANES) f_put(p + e, f_div(f_take(p + e, a->n_experts - e), total), a->n_experts - e);
 
-    memset(taken, 0, (size_t)a->n_experts * sizeof *taken);
+    choose(ids, p, a->n_experts, a->top_k);
     float chosen = 0.0f;
-    for (int32_t s = 0; s < a->top_k; s++) {                         /* NaN beats nothing and is beaten by nothing: ids stay distinct */
-        int32_t best = -1;
-        for (int32_t e = 0; e < a->n_experts; e++)
-            if (!taken[e] && (best < 0 || p[e] > p[best])) best = e;
-        taken[best] = true;
-        ids[s] = best;
-        weights[s] = p[best];
-        chosen += p[best];
-    }
+    for (int32_t s = 0; s < a->top_k; s++) chosen += weights[s] = p[ids[s]];
     if (a->renormalize)
         for (int32_t s = 0; s < a->top_k; s++) weights[s] /= chosen;
 }
@@ -53,6 +58,38 @@ static void cpu_moe_route(ops *o, int32_t *ids, float *weights, const float *log
     FL_ASSERT(n_experts >= 1 && n_experts <= OPS_EXPERTS_MAX && top_k >= 1 && top_k <= n_experts);
     route_arg a = { ids, weights, logits, n_experts, top_k, renormalize };
     cpu_pool_run(((ops_cpu *)o)->pool, n_rows, (double)n_experts * (8 + top_k), route_job, &a);
+}
+
+typedef struct { int32_t *ids; float *weights; const float *logits; const weight *bias; float scale; int32_t n_experts, top_k; } sigmoid_arg;
+
+static void sigmoid_row(const sigmoid_arg *a, int32_t r)
+{
+    const float *x = a->logits + (size_t)r * (size_t)a->n_experts;
+    int32_t *ids = a->ids + (size_t)r * (size_t)a->top_k;
+    float *weights = a->weights + (size_t)r * (size_t)a->top_k;
+    float p[OPS_EXPERTS_MAX], score[OPS_EXPERTS_MAX];
+    for (int32_t e = 0; e < a->n_experts; e += LANES) {
+        int32_t left = a->n_experts - e;
+        f32x16 v = f_sigmoid(f_take(x + e, left));
+        f_put(p + e, v, left);
+        f_put(score + e, f_add(v, f_take_w(a->bias->data, a->bias->type, (size_t)e, left)), left);
+    }
+    choose(ids, score, a->n_experts, a->top_k);
+    float chosen = 0.0f;
+    for (int32_t s = 0; s < a->top_k; s++) chosen += weights[s] = p[ids[s]];
+    for (int32_t s = 0; s < a->top_k; s++) weights[s] = weights[s] / chosen * a->scale;
+}
+
+static void sigmoid_job(const void *arg, int32_t begin, int32_t end)
+{
+    for (int32_t r = begin; r < end; r++) sigmoid_row(arg, r);
+}
+
+static void cpu_moe_route_sigmoid(ops *o, int32_t *ids, float *weights, const float *logits, const weight *bias, float scale, int32_t n_rows, int32_t n_experts, int32_t top_k)
+{
+    FL_ASSERT(n_experts >= 1 && n_experts <= OPS_EXPERTS_MAX && top_k >= 1 && top_k <= n_experts && bias->data);
+    sigmoid_arg a = { ids, weights, logits, bias, scale, n_experts, top_k };
+    cpu_pool_run(((ops_cpu *)o)->pool, n_rows, (double)n_experts * (8 + top_k), sigmoid_job, &a);
 }
 
 /* --- moe_experts --- */
@@ -201,6 +238,7 @@ static void cpu_moe_experts(ops *o, float *y, const float *x, const int32_t *ids
 void LANES_FORM(moe_install)(ops *o)
 {
     o->moe_route = cpu_moe_route;
+    o->moe_route_sigmoid = cpu_moe_route_sigmoid;
     o->moe_experts = cpu_moe_experts;
     o->moe_scratch_bytes = cpu_moe_scratch_bytes;
 }

@@ -5,14 +5,15 @@
 
 #define EXP_WORK 8.0                     /* an exp is about this many multiply-adds */
 
-static void cpu_embed(ops *o, float *y, const weight *table, const int32_t *ids, int32_t n_rows)
+static void cpu_embed(ops *o, float *y, const weight *table, float scale, const int32_t *ids, int32_t n_rows)
 {
     (void)o;
     int32_t dim = table->n_cols;
     for (int32_t r = 0; r < n_rows; r++) {
         FL_ASSERT(ids[r] >= 0 && ids[r] < table->n_rows);
         size_t at = (size_t)ids[r] * (size_t)dim;
-        for (int32_t i = 0; i < dim; i += LANES) f_put(y + (size_t)r * (size_t)dim + i, f_take_w(table->data, table->type, at + (size_t)i, dim - i), dim - i);
+        for (int32_t i = 0; i < dim; i += LANES)
+            f_put(y + (size_t)r * (size_t)dim + i, f_mul(f_take_w(table->data, table->type, at + (size_t)i, dim - i), f_set(scale)), dim - i);
     }
 }
 
@@ -54,6 +55,28 @@ static void cpu_sigmoid_gate(ops *o, float *x, const float *gate, int32_t gate_s
     cpu_pool_run(((ops_cpu *)o)->pool, n_rows, EXP_WORK * n_heads * head_dim, gate_job, &a);
 }
 
+typedef struct { float *x; const float *gate; bool gate_per_head; int32_t n_heads, head_dim; } softplus_arg;
+
+static void softplus_job(const void *arg, int32_t begin, int32_t end)
+{
+    const softplus_arg *a = arg;
+    for (size_t h = (size_t)begin * (size_t)a->n_heads; h < (size_t)end * (size_t)a->n_heads; h++) {
+        float *x = a->x + h * (size_t)a->head_dim;
+        const float *g = a->gate + (a->gate_per_head ? h : h * (size_t)a->head_dim);
+        f32x16 one = f_softplus(f_set(a->gate_per_head ? *g : 0.0f));
+        for (int32_t i = 0; i < a->head_dim; i += LANES) {
+            int32_t left = a->head_dim - i;
+            f_put(x + i, f_mul(f_take(x + i, left), a->gate_per_head ? one : f_softplus(f_take(g + i, left))), left);
+        }
+    }
+}
+
+static void cpu_softplus_gate(ops *o, float *x, const float *gate, bool gate_per_head, int32_t n_heads, int32_t head_dim, int32_t n_rows)
+{
+    softplus_arg a = { x, gate, gate_per_head, n_heads, head_dim };
+    cpu_pool_run(((ops_cpu *)o)->pool, n_rows, EXP_WORK * n_heads * head_dim, softplus_job, &a);
+}
+
 typedef struct { float *y; const float *gate, *up; int32_t dim; } swiglu_arg;
 
 static void swiglu_job(const void *arg, int32_t begin, int32_t end)
@@ -72,6 +95,46 @@ static void cpu_swiglu(ops *o, float *y, const float *gate, const float *up, int
 {
     swiglu_arg a = { y, gate, up, dim };
     cpu_pool_run(((ops_cpu *)o)->pool, n_rows, EXP_WORK * dim, swiglu_job, &a);
+}
+
+static void geglu_job(const void *arg, int32_t begin, int32_t end)
+{
+    const swiglu_arg *a = arg;
+    for (int32_t r = begin; r < end; r++) {
+        size_t at = (size_t)r * (size_t)a->dim;
+        for (int32_t i = 0; i < a->dim; i += LANES, at += LANES) {
+            int32_t left = a->dim - i;
+            f32x16 v = f_take(a->gate + at, left), half = f_mul(v, f_set(0.5f));
+            f32x16 inner = f_mul(f_mul(v, f_set(0x1.988454p-1f)), f_fma(f_mul(v, v), f_set(0.044715f), f_set(1.0f)));      /* sqrt(2 / pi) v (1 + 0.044715 v^2) */
+            f_put(a->y + at, f_mul(f_fma(half, f_tanh(inner), half), f_take(a->up + at, left)), left);
+        }
+    }
+}
+
+static void cpu_geglu(ops *o, float *y, const float *gate, const float *up, int32_t n_rows, int32_t dim)
+{
+    swiglu_arg a = { y, gate, up, dim };
+    cpu_pool_run(((ops_cpu *)o)->pool, n_rows, EXP_WORK * dim, geglu_job, &a);
+}
+
+typedef struct { float *x, cap; int32_t dim; } cap_arg;
+
+static void cap_job(const void *arg, int32_t begin, int32_t end)
+{
+    const cap_arg *a = arg;
+    for (int32_t r = begin; r < end; r++)
+        for (int32_t i = 0; i < a->dim; i += LANES) {
+            int32_t left = a->dim - i;
+            float *x = a->x + (size_t)r * (size_t)a->dim + i;
+            f_put(x, f_mul(f_tanh(f_div(f_take(x, left), f_set(a->cap))), f_set(a->cap)), left);
+        }
+}
+
+static void cpu_soft_cap(ops *o, float *x, float cap, int32_t n_rows, int32_t dim)
+{
+    FL_ASSERT(cap > 0.0f);
+    cap_arg a = { x, cap, dim };
+    cpu_pool_run(((ops_cpu *)o)->pool, n_rows, EXP_WORK * dim, cap_job, &a);
 }
 
 static void cpu_add_sigmoid_scaled(ops *o, float *x, const float *y, const float *g, int32_t n_rows, int32_t dim)
@@ -141,7 +204,10 @@ void LANES_FORM(rows_install)(ops *o)
     o->gather = cpu_gather;
     o->add = cpu_add;
     o->sigmoid_gate = cpu_sigmoid_gate;
+    o->softplus_gate = cpu_softplus_gate;
     o->swiglu = cpu_swiglu;
+    o->geglu = cpu_geglu;
+    o->soft_cap = cpu_soft_cap;
     o->add_sigmoid_scaled = cpu_add_sigmoid_scaled;
     o->kv_write = cpu_kv_write;
     o->log_sum_exp = cpu_log_sum_exp;

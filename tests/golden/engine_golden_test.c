@@ -61,7 +61,8 @@ static void check_answer(const char *name, const json_t *c, const fl_result *r)
 static void all_cases_of_a_model_run_together_and_equal_the_reference(void **state)
 {
     (void)state;
-    static const char *const models[] = { "small_qwen3_5", "small_qwen3_5_moe", "wide_qwen3_5", "wide_qwen3_5_moe", "odd_three", "odd_whole", "odd_fused" };
+    static const char *const models[] = { "small_qwen3_5", "small_qwen3_5_moe", "wide_qwen3_5", "wide_qwen3_5_moe", "odd_three", "odd_whole", "odd_fused",
+                                          "small_llama", "small_qwen3", "small_qwen3_moe", "small_laguna", "small_gemma3", "wide_llama", "wide_qwen3", "wide_laguna", "wide_gemma3" };
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         char dir[512];
         fl_result *results[REQUESTS_MAX] = { 0 };

@@ -44,13 +44,9 @@ static inline void golden_open(golden_model *g, const char *dir)
     golden_require(ops_cpu_open(&g->o, 1, &err), &err);
     golden_require(model_open(&g->m, dir, g->o, OPS_BLOCK_TOKENS, GOLDEN_CONTEXT, &err), &err);
     const model_config *c = model_describe(g->m);
-    const linear_config *l = &c->linear;
-    int32_t n_full = 0;
-    for (int32_t i = 0; i < c->n_layers; i++) n_full += c->layers[i] == LAYER_FULL_ATTENTION;
-    golden_require(kv_cache_open(&g->kv, n_full, c->n_kv_heads, c->head_dim, GOLDEN_CONTEXT / OPS_BLOCK_TOKENS, &err), &err);
-    size_t delta = (size_t)l->n_v_heads * (size_t)l->k_dim * (size_t)l->v_dim;
-    size_t conv = (2 * (size_t)l->n_k_heads * (size_t)l->k_dim + (size_t)l->n_v_heads * (size_t)l->v_dim) * (size_t)(l->conv_width - 1);
-    golden_require(state_pool_open(&g->states, c->n_layers - n_full, delta, conv, 1, &err), &err);
+    const cache_needs needs = model_config_caches(c);
+    golden_require(kv_cache_open(&g->kv, needs.kv_layers, c->n_kv_heads, c->head_dim, GOLDEN_CONTEXT / OPS_BLOCK_TOKENS, &err), &err);
+    golden_require(state_pool_open(&g->states, needs.state_layers, needs.delta_floats, needs.conv_floats, 1, &err), &err);
     golden_require(kv_cache_reserve(g->kv, &g->table, GOLDEN_CONTEXT / OPS_BLOCK_TOKENS, &err), &err);
     g->slot = state_pool_take(g->states);
     g->n_vocab = c->n_vocab;

@@ -101,7 +101,7 @@ static void digest_take(uint64_t *digest, double v)
 }
 
 /* One number for all results: it is the same for every compiler, so it is written down here. A change of bits changes it, and the numerics version with it. */
-#define DIGEST_OF_ALL 0x651c80e8a8599829u
+#define DIGEST_OF_ALL 0x051c92df05f09ef3u
 
 static void all_results_have_the_digest_written_down(void **state)
 {

@@ -177,10 +177,11 @@ static void case_embed(ops *o, op_case *c)
     int32_t n_rows = case_rows(c), dim = case_dim(c, 200), ids[100];
     weight table = case_weight(c, 17, dim, 2.0f);
     for (int32_t i = 0; i < n_rows; i++) ids[i] = case_in(c, 0, 16);
-    c->tolerance = 0.0;
-    if (c->way == REFERENCE) { ref_embed(case_out(c, (size_t)n_rows * (size_t)dim), &table, ids, n_rows); return; }
+    float scale = case_in(c, 0, 1) ? 1.0f : case_in(c, 0, 1) ? 8.0f : 11.3137083f;
+    c->tolerance = scale == 11.3137083f ? 1e-6 : 0.0;
+    if (c->way == REFERENCE) { ref_embed(case_out(c, (size_t)n_rows * (size_t)dim), &table, (double)scale, ids, n_rows); return; }
     float *y = case_blank(c, (size_t)(n_rows * dim));
-    EACH_CALL(c, n_rows, r, n) o->embed(o, y + r * dim, &table, ids + r, n);
+    EACH_CALL(c, n_rows, r, n) o->embed(o, y + r * dim, &table, scale, ids + r, n);
     case_give(c, y, (size_t)(n_rows * dim));
 }
 
@@ -448,13 +449,71 @@ static void case_log_sum_exp(ops *o, op_case *c)
     case_give(c, lse, (size_t)n_rows);
 }
 
+static void case_softplus_gate(ops *o, op_case *c)
+{
+    int32_t n_rows = case_rows(c), n_heads = case_in(c, 1, 6), head_dim = case_dim(c, 100), dim = n_heads * head_dim;
+    bool gate_per_head = case_in(c, 0, 1);
+    int32_t stride = gate_per_head ? n_heads : dim;
+    float *x = case_floats(c, (size_t)(n_rows * dim), 3.0f), *gate = case_floats(c, (size_t)(n_rows * stride), 30.0f);
+    if (c->way == REFERENCE) { ref_softplus_gate(case_out(c, (size_t)(n_rows * dim)), x, gate, gate_per_head, n_heads, head_dim, n_rows); return; }
+    EACH_CALL(c, n_rows, r, n) o->softplus_gate(o, x + r * dim, gate + r * stride, gate_per_head, n_heads, head_dim, n);
+    case_give(c, x, (size_t)(n_rows * dim));
+}
+
+static void case_geglu(ops *o, op_case *c)
+{
+    int32_t n_rows = case_rows(c), dim = case_dim(c, 600), n_all = n_rows * dim;
+    float *gate = case_floats(c, (size_t)n_all, 9.0f), *up = case_floats(c, (size_t)n_all, 3.0f), *y = case_in(c, 0, 1) ? gate : case_blank(c, (size_t)n_all);
+    if (c->way == REFERENCE) { ref_geglu(case_out(c, (size_t)n_all), gate, up, n_rows, dim); return; }
+    EACH_CALL(c, n_rows, r, n) o->geglu(o, y + r * dim, gate + r * dim, up + r * dim, n, dim);
+    case_give(c, y, (size_t)n_all);
+}
+
+static void case_soft_cap(ops *o, op_case *c)
+{
+    int32_t n_rows = case_rows(c), dim = case_dim(c, 300);
+    float cap = (float)case_in(c, 1, 60) * 0.5f, *x = case_floats(c, (size_t)(n_rows * dim), 40.0f);
+    if (c->way == REFERENCE) { ref_soft_cap(case_out(c, (size_t)(n_rows * dim)), x, (double)cap, n_rows, dim); return; }
+    EACH_CALL(c, n_rows, r, n) o->soft_cap(o, x + r * dim, cap, n, dim);
+    case_give(c, x, (size_t)(n_rows * dim));
+}
+
+/* Logits whose sigmoids lie apart and biases that are multiples of what those never differ by, so that no rounding turns the order; some of them equal. */
+static void case_moe_route_sigmoid(ops *o, op_case *c)
+{
+    int32_t n_rows = case_rows(c), n_experts = case_in(c, 1, 200), top_k = case_in(c, 1, n_experts < 10 ? n_experts : 10), ids[1000];
+    float scale = (float)case_in(c, 1, 5) * 0.5f, *x = case_floats(c, (size_t)(n_rows * n_experts), 4.0f), *weights = case_blank(c, (size_t)(n_rows * top_k));
+    weight bias = case_weight(c, 1, n_experts, 1.0f);
+    for (int32_t i = 0; i < n_rows * n_experts; i++) x[i] = isfinite(x[i]) && fabsf(x[i]) < 10.0f ? rintf(x[i] * 2.0f) / 2.0f : x[i];
+    if (!c->specials && bias.type == DTYPE_F32) {
+        float *b = case_floats(c, (size_t)n_experts, 4.0f);
+        for (int32_t i = 0; i < n_experts; i++) b[i] = rintf(b[i]) * 2.0f;
+        bias.data = b;
+    } else if (!c->specials) {
+        float *b = case_blank(c, (size_t)n_experts);
+        for (int32_t i = 0; i < n_experts; i++) b[i] = 0.0f;
+        bias = (weight){ b, DTYPE_F32, 1, n_experts };
+    }
+    if (c->way == REFERENCE) {
+        double *out = case_out(c, 2 * (size_t)(n_rows * top_k));
+        ref_moe_route_sigmoid(ids, out, x, &bias, (double)scale, n_rows, n_experts, top_k);
+        for (int32_t i = 0; i < n_rows * top_k; i++) out[n_rows * top_k + i] = ids[i];
+        return;
+    }
+    EACH_CALL(c, n_rows, r, n) o->moe_route_sigmoid(o, ids + r * top_k, weights + r * top_k, x + r * n_experts, &bias, scale, n, n_experts, top_k);
+    case_give(c, weights, (size_t)(n_rows * top_k));
+    double *out = case_out(c, (size_t)(n_rows * top_k));
+    for (int32_t i = 0; i < n_rows * top_k; i++) out[i] = ids[i];
+}
+
 typedef struct { const char *name; void (*run)(ops *o, op_case *c); } case_kind;
 static const case_kind case_kinds[] = {
     { "embed", case_embed }, { "rms_norm", case_rms_norm }, { "add_rms_norm", case_add_rms_norm }, { "add", case_add }, { "linear", case_linear },
     { "gather", case_gather }, { "head_norm_rope", case_head_norm_rope }, { "kv_write", case_kv_write }, { "attention", case_attention },
     { "sigmoid_gate", case_sigmoid_gate }, { "conv_silu", case_conv_silu }, { "gated_delta", case_gated_delta }, { "gated_rms_norm", case_gated_rms_norm },
     { "swiglu", case_swiglu }, { "moe_route", case_moe_route }, { "moe_experts", case_moe_experts }, { "add_sigmoid_scaled", case_add_sigmoid_scaled },
-    { "log_sum_exp", case_log_sum_exp },
+    { "log_sum_exp", case_log_sum_exp }, { "softplus_gate", case_softplus_gate }, { "geglu", case_geglu }, { "soft_cap", case_soft_cap },
+    { "moe_route_sigmoid", case_moe_route_sigmoid },
 };
 enum { CASE_KINDS = sizeof case_kinds / sizeof *case_kinds };
 
