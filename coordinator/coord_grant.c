@@ -18,11 +18,11 @@ static bool may_work(const coord *c, const worker *w)
 
 static bool has_room_for(const job *j, const worker *w, row_index row)
 {
-    uint32_t mark = row_table_mark(j->rows, row);
-    return mark == 0 || j->room_contexts[mark - 1] < w->context;
+    uint32_t mark = row_table_mark(j->rows, row), context = mark & ROW_MARK_CONTEXT;
+    return (context == 0 || j->room_contexts[context - 1] < w->context) && !(w->no_chats && mark & ROW_MARK_CHAT);
 }
 
-/* The lowest row at or after `*row` of the rows that wait for a larger worker, which this one is. */
+/* The lowest row at or after `*row` of the rows that wait for a worker that can serve them, which this one is. */
 static bool next_room_row(const job *j, const worker *w, bool is_first, row_index *row)
 {
     bool found = is_first ? row_table_first(j->rows, ROW_QUEUE_ROOM, row) : row_table_next(j->rows, ROW_QUEUE_ROOM, *row, row);

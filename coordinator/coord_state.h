@@ -10,7 +10,11 @@
 
 #define ROW_RETRIES_MAX 100              /* ends of leases without blame before the job pauses */
 #define ROW_CRASHES_MAX 2                /* crashes while alone before the row is quarantined */
-#define ROOM_CONTEXTS_MAX 255
+#define ROOM_CONTEXTS_MAX 127
+/* A row's mark says which workers handed it back: the low bits are an index of room_contexts + 1 (0: none for want of room), the high bit that it is a chat
+ * that some worker cannot render. */
+#define ROW_MARK_CONTEXT 0x7Fu
+#define ROW_MARK_CHAT 0x80u
 #define WINDOW_ROWS_FIRST 8              /* rows a fresh worker holds at first; doubled with each lease it finishes */
 #define WINDOW_ROWS_MAX 4096
 #define LEASE_SAMPLES_MAX 65536
@@ -25,8 +29,9 @@ typedef struct job {
     char *fingerprint, *numerics;        /* owned; of the pin */
     uint32_t n_vocab;
     row_table *rows;                     /* owned; NULL once closed */
-    uint32_t room_contexts[ROOM_CONTEXTS_MAX];   /* contexts of workers that had no room for a row; a row's mark - 1 is an index */
+    uint32_t room_contexts[ROOM_CONTEXTS_MAX];   /* contexts of workers that had no room for a row; see ROW_MARK_CONTEXT */
     uint32_t n_room_contexts;
+    char no_chats[256];                  /* why a worker could not render a chat; "" when none said so */
     char pause[480];                     /* "" unless the job waits for a person */
     uint64_t n_rows, n_completed, n_failed;      /* of a closed job, whose rows are gone */
     uint64_t n_samples, n_tokens, n_duplicates, n_stale, n_refused, n_retries, n_granted, n_lost, n_handbacks, n_crashes;
@@ -37,7 +42,7 @@ typedef struct worker {
     char *model, *fingerprint, *numerics, *place;        /* owned */
     uint32_t n_vocab, context;
     uint64_t credit_tokens, credit_bytes;
-    bool has_tokenizer, is_accepted, is_draining, is_unreachable, was_stopped;
+    bool has_tokenizer, no_chats, is_accepted, is_draining, is_unreachable, was_stopped;
     char why[480];
     int64_t heard_ms, progress_ms;       /* last message; last change of its token totals or last result */
     uint64_t prefill_tokens, decode_tokens, preemptions, unanswered_bytes;

@@ -15,12 +15,17 @@ const char *job_state_name(job_state state)
     return "unknown";
 }
 
-/* A row that no worker here has room for, and the largest context that refused it. */
-static bool find_room_row(const job *j, row_index *row, uint32_t *context)
+/* Why no worker here can serve the first of the rows that were handed back. False: there is none. */
+static bool explain_room_row(const job *j, char why[480])
 {
-    if (!row_table_first(j->rows, ROW_QUEUE_ROOM, row)) return false;
-    uint32_t mark = row_table_mark(j->rows, *row);
-    *context = mark ? j->room_contexts[mark - 1] : 0;
+    row_index row;
+    if (!row_table_first(j->rows, ROW_QUEUE_ROOM, &row)) return false;
+    uint32_t mark = row_table_mark(j->rows, row), context = mark & ROW_MARK_CONTEXT;
+    if (mark & ROW_MARK_CHAT)
+        snprintf(why, 480, "row %" PRIu64 " (counted from 0) is a chat, and no worker here can render it: %s", row.v, j->no_chats);
+    else
+        snprintf(why, 480, "row %" PRIu64 " (counted from 0) needs more room than any worker here has (the largest holds %u tokens); start a worker with more memory, "
+                 "or lower the row's max_tokens", row.v, context ? j->room_contexts[context - 1] : 0);
     return true;
 }
 
@@ -29,8 +34,6 @@ static void explain(const coord *c, const job *j, char why[480])
 {
     const char *text = NULL;
     size_t n_here = 0;
-    row_index row;
-    uint32_t context;
     for (size_t i = 0; i < c->n_workers; i++) n_here += worker_serves(c->workers[i], j, NULL, NULL);
     if (j->pause[0]) text = j->pause;
     else if (c->is_disk_full) text = c->disk_text;
@@ -40,10 +43,7 @@ static void explain(const coord *c, const job *j, char why[480])
         snprintf(why, 480, "%s", text);
     } else if (n_here == 0) {
         snprintf(why, 480, "no connected worker may serve this job: %.380s", c->workers[0]->why);
-    } else if (find_room_row(j, &row, &context)) {
-        snprintf(why, 480, "row %" PRIu64 " (counted from 0) needs more room than any worker here has (the largest holds %u tokens); start a worker with more memory, "
-                 "or lower the row's max_tokens", row.v, context);
-    } else {
+    } else if (!explain_room_row(j, why)) {
         snprintf(why, 480, "the workers that may serve this job are stopping or cannot be reached");
     }
 }

@@ -246,13 +246,22 @@ static void beat(coord *c, worker_id id, const wire_beat *m)
 static void note_no_room(job *j, row_index row, uint32_t context)
 {
     uint32_t i = 0;
-    uint32_t mark = row_table_mark(j->rows, row);
-    if (mark > 0 && j->room_contexts[mark - 1] >= context) context = j->room_contexts[mark - 1];
+    uint32_t mark = row_table_mark(j->rows, row), before = mark & ROW_MARK_CONTEXT;
+    if (before > 0 && j->room_contexts[before - 1] >= context) context = j->room_contexts[before - 1];
     while (i < j->n_room_contexts && j->room_contexts[i] != context) i++;
     if (i == ROOM_CONTEXTS_MAX) i--;                     /* more kinds of workers than we count: the last entry grows to stand for them */
     else if (i == j->n_room_contexts) j->room_contexts[j->n_room_contexts++] = context;
     if (j->room_contexts[i] < context) j->room_contexts[i] = context;
-    row_table_set_mark(j->rows, row, (uint8_t)(i + 1));
+    row_table_set_mark(j->rows, row, (uint8_t)(i + 1 | (mark & ROW_MARK_CHAT)));
+    row_table_move(j->rows, row, ROW_QUEUE_ROOM);
+}
+
+/* Remember that this worker's machine cannot render the row, a chat. */
+static void note_no_chats(job *j, worker *w, row_index row, wire_str why)
+{
+    w->no_chats = true;
+    snprintf(j->no_chats, sizeof j->no_chats, "%.*s", (int)(why.n < sizeof j->no_chats ? why.n : sizeof j->no_chats - 1), why.p ? why.p : "");
+    row_table_set_mark(j->rows, row, (uint8_t)(row_table_mark(j->rows, row) | ROW_MARK_CHAT));
     row_table_move(j->rows, row, ROW_QUEUE_ROOM);
 }
 
@@ -293,6 +302,7 @@ static void handback(coord *c, worker_id id, const wire_handback *m)
         if (is_end) row_table_move(j->rows, rows[i], ROW_QUEUE_SUSPECT);
         if (is_end && !is_blame) job_retry_row(c, j, rows[i]);
         if (m->reason == WIRE_HAND_NO_ROOM && w) note_no_room(j, rows[i], w->context);
+        if (m->reason == WIRE_HAND_NO_CHATS && w) note_no_chats(j, w, rows[i], m->text);
         if (is_blame) row_crashed(c, j, rows[i], m->text);
     }
     free(rows);

@@ -92,7 +92,7 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
 #define WIRE_HANDBACK_FIELDS(X)         /* worker -> : rows of a lease it will not finish */ \
     X(U64,  3, lease, UINT64_MAX) \
     X(LIST, 4, rows, 4096)              /* empty = all that is left of the lease */ \
-    X(U64,  5, reason, 3)               /* wire_handback_reason */ \
+    X(U64,  5, reason, 4)               /* wire_handback_reason */ \
     X(STR,  6, text, 480)               /* last words of the engine, for people */
 #define WIRE_ANSWER_FIELDS(X)           /* coordinator -> worker: the fate of each result; sent after the sync */ \
     X(LIST, 3, jobs, 4096) \
@@ -127,7 +127,8 @@ typedef enum {
     WIRE_TYPES(WIRE_TYPE_ENUM)
 #undef WIRE_TYPE_ENUM
 } wire_type;
-typedef enum { WIRE_HAND_DRAIN = 0, WIRE_HAND_NO_ROOM = 1, WIRE_HAND_ENGINE_ENDED = 2, WIRE_HAND_ENGINE_CRASHED_ALONE = 3 } wire_handback_reason;
+/* NO_ROOM: the worker's context is too short for the row. NO_CHATS: its machine cannot run the chat template. Both name rows that another worker may serve. */
+typedef enum { WIRE_HAND_DRAIN = 0, WIRE_HAND_NO_ROOM = 1, WIRE_HAND_ENGINE_ENDED = 2, WIRE_HAND_ENGINE_CRASHED_ALONE = 3, WIRE_HAND_NO_CHATS = 4 } wire_handback_reason;
 typedef enum { WIRE_COMMITTED = 1, WIRE_DUPLICATE = 2, WIRE_STALE = 3, WIRE_REFUSED = 4 } wire_fate;
 #define WIRE_WHOLE_ROW UINT32_MAX
 

@@ -170,9 +170,9 @@ static fl_status say_row_error(child *c, const slot *s, fl_row_error code, const
     return wire_send_fd(c->fd, &m, err);
 }
 
-static fl_status say_no_room(child *c, const slot *s, const char *text, fl_err *err)
+static fl_status say_handback(child *c, const slot *s, wire_handback_reason reason, const char *text, fl_err *err)
 {
-    wire_msg m = { .type = WIRE_HANDBACK, .handback = { .lease = s->lease, .rows = { &s->row, 1 }, .reason = WIRE_HAND_NO_ROOM, .text = wire_text(text) } };
+    wire_msg m = { .type = WIRE_HANDBACK, .handback = { .lease = s->lease, .rows = { &s->row, 1 }, .reason = reason, .text = wire_text(text) } };
     return wire_send_fd(c->fd, &m, err);
 }
 
@@ -341,7 +341,8 @@ static fl_status take_prepared(child *c, fl_err *err)
         if (s && item->status == FL_OK) st = admit(c, s, item, err);
         else if (s) {
             if (item->status == FL_INVALID) st = say_row_error(c, s, item->refusal.code, item->refusal.text, err);
-            else if (item->status == FL_FULL || item->status == FL_IO) st = say_no_room(c, s, item->err.text, err);
+            else if (item->status == FL_FULL) st = say_handback(c, s, WIRE_HAND_NO_ROOM, item->err.text, err);
+            else if (item->status == FL_IO) st = say_handback(c, s, WIRE_HAND_NO_CHATS, item->err.text, err);
             else st = fl_fail(err, item->status, "%s", item->err.text);      /* a new process may do better */
             s->item = NULL;
             slot_release(c, s);

@@ -587,6 +587,17 @@ def model_whose_logits_are_no_numbers(folder):
     run_on(folder, job, write_model(folder, "nan", body=spoil))
 
 
+def helper_that_cannot_start(folder):
+    """Without Python chat rows wait, with a sentence; they are never row errors, and the same job ends well when Python is back."""
+    job, out, plain = folder / "job.jsonl", folder / "out.jsonl", folder / "plain.jsonl"
+    job.write_bytes(b'{"prompt":"a","max_tokens":4}\n{"messages":[{"role":"user","content":"hi"}],"max_tokens":4}\n{"prompt":"b","max_tokens":4}\n')
+    done = fleet.run(job, out, env={"TOKENFLEET_PYTHON": str(folder / "nowhere")}, expect=None, timeout=60)
+    check(done.returncode == 4 and "python3-jinja2" in done.stderr and "nowhere" in done.stderr, f"exit {done.returncode}: {done.stderr}")
+    fleet.run(job, out)
+    fleet.run(job, plain)
+    check(fleet.both(out) == fleet.both(plain) and len(answers(out)) == 3, "another hash after Python was missing")
+
+
 if __name__ == "__main__":
     fleet.main([every_rule_once, four_workers, packed_and_from_standard_input, killed_and_run_again, too_long_lines, templates_that_fail, templates_that_cannot_be_read,
-                model_without_tokenizer, model_whose_logits_are_no_numbers])
+                model_without_tokenizer, model_whose_logits_are_no_numbers, helper_that_cannot_start])

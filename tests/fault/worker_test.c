@@ -459,6 +459,25 @@ static void a_row_above_this_workers_context_is_handed_back(void **state)
     tear_down(&f);
 }
 
+static void a_chat_that_this_machine_cannot_render_is_handed_back(void **state)
+{
+    (void)state;
+    static const char *const lines[] = { "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\": 2}", "{\"prompt\": [1, 2], \"max_tokens\": 2}" };
+    fleet f;
+    wire_msg m;
+    setenv("TOKENFLEET_PYTHON", "/nowhere/python3", 1);
+    set_up(&f, NULL);
+    grant(&f, 5, 3, 1, 1, &lines[0]);
+    expect(&f, &m, WIRE_HANDBACK);
+    assert_int_equal(m.handback.lease, 5);
+    assert_int_equal(m.handback.reason, WIRE_HAND_NO_CHATS);
+    assert_non_null(memmem(m.handback.text.p, m.handback.text.n, "/nowhere/python3", 16));
+    grant(&f, 6, 4, 1, 1, &lines[1]);            /* other rows go on */
+    expect(&f, &m, WIRE_RESULT);
+    tear_down(&f);
+    unsetenv("TOKENFLEET_PYTHON");
+}
+
 static void a_killed_engine_hands_its_leases_back_and_comes_again(void **state)
 {
     (void)state;
@@ -765,6 +784,7 @@ int main(void)
         cmocka_unit_test(bad_rows_are_row_errors_with_their_reason),
         cmocka_unit_test(chats_are_rendered_in_the_engine_process),
         cmocka_unit_test(a_row_above_this_workers_context_is_handed_back),
+        cmocka_unit_test(a_chat_that_this_machine_cannot_render_is_handed_back),
         cmocka_unit_test(a_killed_engine_hands_its_leases_back_and_comes_again),
         cmocka_unit_test(only_a_crash_of_a_row_alone_is_blamed_on_it),
         cmocka_unit_test(revoked_work_stops_and_the_rest_goes_on),

@@ -675,6 +675,36 @@ static void a_row_without_room_waits_for_a_larger_worker(void **state)
     rig_close(&r);
 }
 
+static void a_chat_waits_for_a_worker_that_can_render_it(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    add_job(&r, 2, 1);
+    hello(&r, 1);
+    uint64_t lease = grant_of(&r, 1).lease, row = 0;
+    handback(&r, 1, lease, &row, 1, WIRE_HAND_NO_CHATS);
+    assert_int_equal(result(&r, 1, lease + 1, 1, 0), WIRE_COMMITTED);       /* row 1 is in a lease of its own */
+    assert_null(find_send(&r, 1, WIRE_GRANT));
+    assert_true(status(&r).is_stuck);
+    assert_non_null(strstr(status(&r).why, "row 0"));
+    assert_non_null(strstr(status(&r).why, "chat"));
+    assert_non_null(strstr(status(&r).why, "SIGSEGV"));      /* the worker's own words */
+    wire_msg m = hello_of(2);                                /* no larger, but it has a Python; then it has no room, and a third has too little of both */
+    assert_int_equal(say(&r, 2, &m), FL_OK);
+    lease = grant_of(&r, 2).lease;
+    assert_int_equal(grant_of(&r, 2).rows.v[0], 0);
+    handback(&r, 2, lease, &row, 1, WIRE_HAND_NO_ROOM);
+    assert_null(find_send(&r, 1, WIRE_GRANT));
+    hello(&r, 3);
+    assert_null(find_send(&r, 3, WIRE_GRANT));
+    m = hello_of(4);
+    m.hello.context = 4000;
+    assert_int_equal(say(&r, 4, &m), FL_OK);
+    assert_int_equal(grant_of(&r, 4).rows.v[0], 0);
+    rig_close(&r);
+}
+
 static void suspects_run_alone_and_two_crashes_quarantine(void **state)
 {
     (void)state;
@@ -930,6 +960,7 @@ int main(void)
         cmocka_unit_test(an_unknown_worker_is_asked_for_hello),
         cmocka_unit_test(a_hello_without_a_lease_gives_its_rows_back),
         cmocka_unit_test(a_row_without_room_waits_for_a_larger_worker),
+        cmocka_unit_test(a_chat_waits_for_a_worker_that_can_render_it),
         cmocka_unit_test(suspects_run_alone_and_two_crashes_quarantine),
         cmocka_unit_test(a_hundred_ends_without_blame_pause_the_job),
         cmocka_unit_test(cancel_revokes_and_nothing_follows_the_closing_record),
