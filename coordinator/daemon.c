@@ -451,7 +451,7 @@ static fl_status probe_workers(coord_daemon *d, fl_err *err)
 static fl_status write_outputs(void *context, fl_err *err)
 {
     output_work *work = context;
-    return output_file_write(work->dir, work->ledger_dir, work->out, work->errors, &work->counts, err);
+    return output_file_write(work->dir, work->ledger_dir, work->out, work->errors, output_rows_cores(), &work->counts, err);
 }
 
 void daemon_forget_outputs(output_work *work)

@@ -14,6 +14,7 @@
 
 #define FINDINGS_SHOWN 20
 #define NAME_BYTES_MAX 120
+#define READ_BYTES 65536
 
 typedef struct {
     rows *lines;                         /* owned */
@@ -91,7 +92,7 @@ static void check_lines(verify_run *v, const char *ledger_dir)
 }
 
 /* One of the two files while it is read against the lines it should have. */
-typedef struct { const char *path; FILE *file; sha256 hash; char hex[SHA256_HEX_BYTES]; uint64_t at; bool differs; char last[NAME_BYTES_MAX + 1]; } reading;
+typedef struct { const char *path; FILE *file; sha256 hash; char hex[SHA256_HEX_BYTES]; uint64_t at; bool differs, has_row; row_index last; } reading;
 
 static fl_status open_reading(verify_run *v, reading *r, const char *path, fl_err *err)
 {
@@ -107,64 +108,101 @@ static fl_status open_reading(verify_run *v, reading *r, const char *path, fl_er
     return FL_OK;
 }
 
-/* The next line of the file must be `row`. Behind the first difference nothing more is compared, only hashed. */
-static fl_status compare_line(verify_run *v, reading *r, const output_row *row, char *buffer, fl_err *err)
+/* The batch's lines of one file hold a difference at byte `from` or later: name the first row whose line is not there as it should be. */
+static void name_difference(verify_run *v, const reading *r, const output_batch *b, bool is_error, size_t from)
 {
-    char text[4600];
-    clean_name(r->last, row->custom_id, row->custom_id_bytes);
-    for (size_t at = 0; r->file && !r->differs && at < row->n_bytes; ) {
-        size_t want = row->n_bytes - at < 65536 ? row->n_bytes - at : 65536, n = fread(buffer, 1, want, r->file);
+    char text[4600], name[NAME_BYTES_MAX + 1];
+    const json_out *lines = &b->lines[is_error];
+    size_t at = 0, end = 0;
+    uint32_t row = 0;
+    for (uint32_t i = 0; i < b->n_rows && end <= from; i++) {
+        if (b->is_error[i] != is_error) continue;
+        const char *feed = memchr(lines->data + end, '\n', lines->n_bytes - end);
+        at = end;
+        end = (size_t)(feed - lines->data) + 1;
+        row = i;
+    }
+    name_row(v, (row_index){ b->first.v + row }, name);
+    snprintf(text, sizeof text, "%s: %s differs from the ledger at this row's line (byte %" PRIu64 " of the file begins it)", name, r->path, r->at + at);
+    add_finding(v, text);
+}
+
+/* What comes next in the file must be the batch's lines of it. Behind the first difference nothing more is compared, only hashed. */
+static fl_status compare_lines(verify_run *v, reading *r, const output_batch *b, bool is_error, char *buffer, fl_err *err)
+{
+    const json_out *lines = &b->lines[is_error];
+    for (size_t at = 0; r->file && !r->differs && at < lines->n_bytes; ) {
+        size_t want = lines->n_bytes - at < READ_BYTES ? lines->n_bytes - at : READ_BYTES, n = fread(buffer, 1, want, r->file);
         if (n < want && ferror(r->file)) return fl_fail_errno(err, errno, "cannot read %s", r->path);
         sha256_add(&r->hash, buffer, n);
-        if (n == want && memcmp(buffer, row->line + at, want) == 0) {
+        if (n == want && memcmp(buffer, lines->data + at, want) == 0) {
             at += n;
             continue;
         }
         r->differs = true;
-        snprintf(text, sizeof text, "%s: %s differs from the ledger at this row's line (byte %" PRIu64 " of the file begins it)", r->last, r->path, r->at);
-        add_finding(v, text);
+        size_t same = 0;
+        while (same < n && buffer[same] == lines->data[at + same]) same++;
+        name_difference(v, r, b, is_error, at + same);
     }
-    r->at += row->n_bytes;
+    r->at += lines->n_bytes;
+    for (uint32_t i = b->n_rows; i-- > 0; ) {
+        if (b->is_error[i] != is_error) continue;
+        r->last = (row_index){ b->first.v + i };
+        r->has_row = true;
+        break;
+    }
     return FL_OK;
 }
 
 static fl_status end_reading(verify_run *v, reading *r, char *buffer, fl_err *err)
 {
-    char text[4600];
+    char text[4600], name[NAME_BYTES_MAX + 1] = "no row";
     uint64_t extra = 0;
-    for (size_t n; r->file && (n = fread(buffer, 1, 65536, r->file)) > 0; extra += n) sha256_add(&r->hash, buffer, n);
+    for (size_t n; r->file && (n = fread(buffer, 1, READ_BYTES, r->file)) > 0; extra += n) sha256_add(&r->hash, buffer, n);
     if (r->file && ferror(r->file)) return fl_fail_errno(err, errno, "cannot read %s", r->path);
     if (extra && !r->differs) {
-        snprintf(text, sizeof text, "%s: %s has %" PRIu64 " bytes more than the ledger gives behind this row", r->last[0] ? r->last : "no row", r->path, extra);
+        if (r->has_row) name_row(v, r->last, name);
+        snprintf(text, sizeof text, "%s: %s has %" PRIu64 " bytes more than the ledger gives behind this row", name, r->path, extra);
         add_finding(v, text);
     }
     if (r->file) sha256_end(&r->hash, r->hex);           /* a file that is not there has no hash */
     return FL_OK;
 }
 
+/* What the lines are compared with. is_broken: the files could not be read, which is no finding but a failure. */
+typedef struct { verify_run *v; reading *files; char *buffer; bool is_broken; } comparing;
+
+static fl_status compare_batch(void *context, const output_batch *b, fl_err *err)
+{
+    comparing *c = context;
+    fl_status st = FL_OK;
+    for (int i = 0; st == FL_OK && i < 2; i++) st = compare_lines(c->v, &c->files[i], b, i == 1, c->buffer, err);
+    c->is_broken = st != FL_OK;
+    return st;
+}
+
 static fl_status check_outputs(verify_run *v, const char *job_dir, const char *ledger_dir, reading files[2], fl_err *err)
 {
     output_rows *expected = NULL;
-    char *buffer = malloc(65536);
+    comparing c = { v, files, malloc(READ_BYTES), false };
     fl_err why;
-    fl_status st = buffer ? FL_OK : fl_fail(err, FL_FULL, "no memory to verify");
-    if (st == FL_OK && v->n_findings == 0 && output_rows_open(&expected, job_dir, ledger_dir, &why) != FL_OK) add_finding(v, why.text);
-    while (st == FL_OK && expected) {
-        output_row row;
-        fl_status next = output_rows_next(expected, &row, &why);
-        if (next == FL_CLOSED) break;
-        if (next != FL_OK) {
-            add_finding(v, why.text);
-            break;
-        }
-        st = compare_line(v, &files[row.is_error], &row, buffer, err);
+    fl_status st = FL_OK, made = FL_OK;
+    if (!c.buffer) return fl_fail(err, FL_FULL, "no memory to verify");
+    bool has_lines = v->n_findings == 0;
+    if (has_lines) {
+        made = output_rows_open(&expected, job_dir, ledger_dir, &why);
+        if (made == FL_OK) made = output_rows_read(expected, (ledger_place){ 0 }, &why);
+        if (made == FL_OK) made = output_rows_make(expected, output_rows_cores(), NULL, compare_batch, &c, &why);
+        has_lines = expected != NULL;
     }
+    if (c.is_broken) st = fl_fail(err, made, "%s", why.text);
+    else if (made != FL_OK) add_finding(v, why.text);
     for (int i = 0; st == FL_OK && i < 2; i++) {
-        if (!expected) files[i].differs = true;          /* hash it only */
-        st = end_reading(v, &files[i], buffer, err);
+        if (!has_lines || made != FL_OK) files[i].differs = true;        /* hash it only */
+        st = end_reading(v, &files[i], c.buffer, err);
     }
     output_rows_close(expected);
-    free(buffer);
+    free(c.buffer);
     return st;
 }
 

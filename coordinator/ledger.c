@@ -180,6 +180,11 @@ uint64_t ledger_bytes(const ledger *l)
     return l->older_bytes + l->now.offset;
 }
 
+ledger_place ledger_marked(const ledger *l)
+{
+    return (ledger_place){ l->segment, l->marked.offset };
+}
+
 fl_status ledger_create(ledger **out, const char *dir, fl_err *err)
 {
     fl_status st = FL_OK;

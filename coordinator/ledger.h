@@ -77,6 +77,7 @@ fl_status ledger_commit(ledger *l, fl_err *err);
 
 bool     ledger_is_closed(const ledger *l);              /* CLOSE was appended or replayed */
 uint64_t ledger_bytes(const ledger *l);                  /* of all segments, for status */
+ledger_place ledger_marked(const ledger *l);             /* the end of the last marker that was synced: readers may read up to here */
 
 /* Walk the committed records without changing anything; FL_CORRUPT and FL_NOT_FOUND as ledger_open. */
 fl_status ledger_scan(const char *dir, ledger_visit visit, void *context, fl_err *err);

@@ -220,10 +220,10 @@ size_t ledger_find_marker(const uint8_t *data, size_t n_bytes, size_t from)
 }
 
 /* Does a whole file page, or the rest of the page in which `from` lies, read as zeros below `to`? Such a page was never written. */
-static bool has_lost_page(const uint8_t *data, size_t from, size_t to)
+static bool has_lost_page(const uint8_t *data, uint64_t base, size_t from, size_t to)
 {
     while (from < to) {
-        size_t end = (from / PAGE_BYTES + 1) * PAGE_BYTES, i = from;
+        size_t end = from + (PAGE_BYTES - (size_t)((base + from) % PAGE_BYTES)), i = from;
         if (end > to) end = to;
         while (i < end && data[i] == 0) i++;
         if (i == end && end - from >= FL_FRAME_HEADER_BYTES) return true;
@@ -243,12 +243,12 @@ static fl_status show_group(const walk *w, const uint8_t *data, size_t from, siz
         size_t payload_bytes = get32(data + from + 8);
         uint16_t kind = (uint16_t)(data[from + 6] | data[from + 7] << 8);
         if (ledger_record_decode(&record, kind, data + from + FL_FRAME_HEADER_BYTES, payload_bytes, &why) != FL_OK)
-            return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %zu: %s", w->segment, from, why.text);
-        record.place = (ledger_place){ w->segment, from };
+            return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %" PRIu64 ": %s", w->segment, w->cursor->base + from, why.text);
+        record.place = (ledger_place){ w->segment, w->cursor->base + from };
         if (w->cursor->is_closed)
-            return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %zu: a record after the closing record", w->segment, from);
+            return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %" PRIu64 ": a record after the closing record", w->segment, record.place.offset);
         if ((record.kind == LEDGER_JOB) != (w->cursor->n_frames == 0))
-            return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %zu: the job record must come first and once", w->segment, from);
+            return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %" PRIu64 ": the job record must come first and once", w->segment, record.place.offset);
         if (record.kind == LEDGER_CLOSE) w->cursor->is_closed = true;
         w->cursor->n_frames++;
         if (w->visit) {
@@ -266,7 +266,7 @@ fl_status ledger_walk(const uint8_t *data, size_t n_bytes, uint32_t segment, boo
 {
     walk w = { cursor, segment, visit, context };
     size_t at = 0, group = 0;
-    uint64_t chain = cursor->chain, n_in_group = 0;
+    uint64_t chain = cursor->chain, base = cursor->base, n_in_group = 0;
     *marked_bytes = 0;
     while (at < n_bytes) {
         fl_frame frame;
@@ -275,15 +275,15 @@ fl_status ledger_walk(const uint8_t *data, size_t n_bytes, uint32_t segment, boo
         if (st != FL_OK) {
             size_t marker = ledger_find_marker(data, n_bytes, at);
             size_t end = marker + FL_FRAME_HEADER_BYTES + LEDGER_MARKER_BYTES;
-            if (is_last && (marker == n_bytes || (end == n_bytes && has_lost_page(data, at, marker)))) return FL_OK;
-            if (st == FL_AGAIN) return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %zu: a frame that does not end", segment, at);
-            return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %zu: %s", segment, at, why.text);
+            if (is_last && (marker == n_bytes || (end == n_bytes && has_lost_page(data, base, at, marker)))) return FL_OK;
+            if (st == FL_AGAIN) return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %" PRIu64 ": a frame that does not end", segment, base + at);
+            return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %" PRIu64 ": %s", segment, base + at, why.text);
         }
         size_t size = FL_FRAME_HEADER_BYTES + (size_t)frame.payload_bytes;
         if (frame.kind == LEDGER_MARKER) {
             uint64_t n_frames;
-            if (!ledger_marker_matches(frame.payload, frame.payload_bytes, (ledger_place){ segment, at }, &n_frames) || n_frames != cursor->n_frames + n_in_group)
-                return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %zu: a marker of another place", segment, at);
+            if (!ledger_marker_matches(frame.payload, frame.payload_bytes, (ledger_place){ segment, base + at }, &n_frames) || n_frames != cursor->n_frames + n_in_group)
+                return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %" PRIu64 ": a marker of another place", segment, base + at);
             if ((st = show_group(&w, data, group, at, err)) != FL_OK) return st;
             group = at + size;
             n_in_group = 0;
@@ -296,6 +296,6 @@ fl_status ledger_walk(const uint8_t *data, size_t n_bytes, uint32_t segment, boo
         at += size;
     }
     if (group < n_bytes && !is_last)
-        return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %zu: the segment does not end in a marker but another segment follows", segment, group);
+        return fl_fail(err, FL_CORRUPT, "ledger: segment %06u, offset %" PRIu64 ": the segment does not end in a marker but another segment follows", segment, base + group);
     return FL_OK;
 }

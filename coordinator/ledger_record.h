@@ -28,10 +28,10 @@ fl_status ledger_record_decode(ledger_record *record, uint16_t kind, const uint8
 /* Is this payload a marker that stands at `place`? (No matter what lies before it.) */
 bool ledger_marker_matches(const uint8_t *payload, size_t n_bytes, ledger_place place, uint64_t *n_frames);
 
-/* Where a walk stands between two segments. Zero-initialised = before the first. */
-typedef struct { uint64_t chain, n_frames; bool is_closed; } ledger_cursor;
+/* Where a walk stands between two groups. Zero-initialised = before the first. base: where the bytes of the next walk begin in their segment (0: a whole segment). */
+typedef struct { uint64_t chain, n_frames, base; bool is_closed; } ledger_cursor;
 
-/* Walk the bytes of segment number `segment`. Each group is shown to `visit` (NULL allowed) after its marker was seen. *marked_bytes is the end of the last
+/* Walk the bytes of segment number `segment` from cursor->base on, which the caller moves. Each group is shown to `visit` (NULL allowed) after its marker was seen. *marked_bytes is the end of the last
  * good marker. is_last: what follows that may be a torn tail; a bad frame that a marker of this file follows is FL_CORRUPT all the same,
  * unless a page of the last group was never written (reads as zeros), as a crash can leave it. */
 fl_status ledger_walk(const uint8_t *data, size_t n_bytes, uint32_t segment, bool is_last, ledger_cursor *cursor, ledger_visit visit, void *context,

@@ -12,54 +12,64 @@
 
 /* One of the two files while it has its temporary name. */
 typedef struct {
-    const char *path;                    /* borrowed */
-    char *temporary, *dir;               /* owned */
+    char *path, *temporary, *dir;        /* owned */
     int fd;
+    uint64_t n_bytes;                    /* with what is in the buffer */
     uint8_t *buffer; size_t used;        /* owned */
     bool exists;                         /* under the temporary name */
 } sink;
 
-/* The temporary name is the job's own, so what a killed process left behind is written over by the next one and does not stay. */
+struct output_files { sink sinks[2]; };  /* OUT, ERR */
+
+char *output_file_temporary(const char *path, const char *job_name)
+{
+    char *temporary = NULL;
+    return asprintf(&temporary, "%s.tmp-%s", path, job_name) < 0 ? NULL : temporary;
+}
+
 static fl_status open_sink(sink *s, const char *path, const char *job_name, fl_err *err)
 {
     struct stat at;
-    *s = (sink){ .path = path, .fd = -1 };
     if (stat(path, &at) == 0 && !S_ISREG(at.st_mode)) return fl_fail(err, FL_CONFLICT, "%s is not a regular file; choose another place", path);
     const char *slash = strrchr(path, '/');
+    s->path = strdup(path);
+    s->temporary = output_file_temporary(path, job_name);
     s->dir = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
     s->buffer = malloc(BUFFER_BYTES);
-    if (!s->dir || !s->buffer || asprintf(&s->temporary, "%s.tmp-%s", path, job_name) < 0) {
-        return fl_fail(err, FL_FULL, "no memory to write %s", path);
-    }
+    if (!s->path || !s->temporary || !s->dir || !s->buffer) return fl_fail(err, FL_FULL, "no memory to write %s", path);
     s->fd = open(s->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (s->fd < 0) return fl_fail_errno(err, errno, "cannot write %s", s->temporary);
     s->exists = true;
     return FL_OK;
 }
 
-static fl_status flush_sink(sink *s, fl_err *err)
+static fl_status write_sink(sink *s, const void *data, size_t n_bytes, fl_err *err)
 {
-    for (size_t at = 0; at < s->used; ) {
-        ssize_t n = write(s->fd, s->buffer + at, s->used - at);
+    for (size_t at = 0; at < n_bytes; ) {
+        ssize_t n = write(s->fd, (const uint8_t *)data + at, n_bytes - at);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return fl_fail_errno(err, errno, "cannot write %s", s->temporary);
         at += (size_t)n;
     }
-    s->used = 0;
     return FL_OK;
 }
 
-static fl_status add_to_sink(sink *s, const char *line, size_t n_bytes, fl_err *err)
+static fl_status flush_sink(sink *s, fl_err *err)
 {
-    while (n_bytes) {
-        size_t take = BUFFER_BYTES - s->used < n_bytes ? BUFFER_BYTES - s->used : n_bytes;
-        memcpy(s->buffer + s->used, line, take);
-        s->used += take;
-        line += take;
-        n_bytes -= take;
-        fl_status st = s->used == BUFFER_BYTES ? flush_sink(s, err) : FL_OK;
-        if (st != FL_OK) return st;
-    }
+    size_t n = s->used;
+    s->used = 0;
+    return write_sink(s, s->buffer, n, err);
+}
+
+/* Only what is small goes through the buffer. */
+static fl_status add_to_sink(sink *s, const char *lines, size_t n_bytes, fl_err *err)
+{
+    fl_status st = s->used + n_bytes > BUFFER_BYTES ? flush_sink(s, err) : FL_OK;
+    s->n_bytes += n_bytes;
+    if (st != FL_OK) return st;
+    if (n_bytes > BUFFER_BYTES / 4) return s->used && (st = flush_sink(s, err)) != FL_OK ? st : write_sink(s, lines, n_bytes, err);
+    memcpy(s->buffer + s->used, lines, n_bytes);
+    s->used += n_bytes;
     return FL_OK;
 }
 
@@ -86,32 +96,83 @@ static void close_sink(sink *s)
 {
     if (s->fd >= 0) close(s->fd);
     if (s->exists) unlink(s->temporary);
+    free(s->path);
     free(s->temporary);
     free(s->dir);
     free(s->buffer);
 }
 
-fl_status output_file_write(const char *job_dir, const char *ledger_dir, const char *out, const char *errors, job_counts *counts, fl_err *err)
+fl_status output_files_open(output_files **out, const char *out_path, const char *errors_path, const char *job_name, fl_err *err)
 {
-    output_rows *rows_out = NULL;
-    sink files[2] = { { .fd = -1 }, { .fd = -1 } };      /* OUT, ERR */
-    const char *slash = strrchr(job_dir, '/'), *job_name = slash ? slash + 1 : job_dir;
-    fl_status st = output_rows_open(&rows_out, job_dir, ledger_dir, err);
-    if (st == FL_OK) st = open_sink(&files[0], out, job_name, err);
-    if (st == FL_OK) st = open_sink(&files[1], errors, job_name, err);
-    while (st == FL_OK) {
-        output_row row;
-        st = output_rows_next(rows_out, &row, err);
-        if (st == FL_OK) st = add_to_sink(&files[row.is_error], row.line, row.n_bytes, err);
+    output_files *f = calloc(1, sizeof *f);
+    if (!f) return fl_fail(err, FL_FULL, "no memory to write %s", out_path);
+    f->sinks[0].fd = f->sinks[1].fd = -1;
+    fl_status st = open_sink(&f->sinks[0], out_path, job_name, err);
+    if (st == FL_OK) st = open_sink(&f->sinks[1], errors_path, job_name, err);
+    if (st == FL_OK) {
+        *out = f;
+        f = NULL;
     }
-    if (st == FL_CLOSED) st = FL_OK;
-    if (st == FL_OK) st = sync_sink(&files[1], err);
-    if (st == FL_OK) st = sync_sink(&files[0], err);
-    if (st == FL_OK) st = name_sink(&files[1], err);
-    if (st == FL_OK) st = name_sink(&files[0], err);
-    if (st == FL_OK) *counts = *output_rows_counts(rows_out);
-    close_sink(&files[0]);
-    close_sink(&files[1]);
-    output_rows_close(rows_out);
+    output_files_close(f);
+    return st;
+}
+
+void output_files_close(output_files *f)
+{
+    if (!f) return;
+    close_sink(&f->sinks[0]);
+    close_sink(&f->sinks[1]);
+    free(f);
+}
+
+fl_status output_files_add(output_files *f, const output_batch *batch, fl_err *err)
+{
+    fl_status st = FL_OK;
+    for (int i = 0; st == FL_OK && i < 2; i++) {
+        if (batch->lines[i].n_bytes) st = add_to_sink(&f->sinks[i], batch->lines[i].data, batch->lines[i].n_bytes, err);
+    }
+    return st;
+}
+
+fl_status output_files_flush(output_files *f, uint64_t n_bytes[2], fl_err *err)
+{
+    fl_status st = FL_OK;
+    for (int i = 0; st == FL_OK && i < 2; i++) {
+        st = flush_sink(&f->sinks[i], err);
+        n_bytes[i] = f->sinks[i].n_bytes;
+    }
+    return st;
+}
+
+fl_status output_files_name(output_files *f, fl_err *err)
+{
+    fl_status st = sync_sink(&f->sinks[1], err);
+    if (st == FL_OK) st = sync_sink(&f->sinks[0], err);
+    if (st == FL_OK) st = name_sink(&f->sinks[1], err);
+    if (st == FL_OK) st = name_sink(&f->sinks[0], err);
+    return st;
+}
+
+/* ---- a closed job ---- */
+
+static fl_status add_batch(void *context, const output_batch *batch, fl_err *err)
+{
+    return output_files_add(context, batch, err);
+}
+
+fl_status output_file_write(const char *job_dir, const char *ledger_dir, const char *out, const char *errors, int n_threads, job_counts *counts, fl_err *err)
+{
+    output_rows *lines = NULL;
+    output_files *files = NULL;
+    const char *slash = strrchr(job_dir, '/');
+    fl_status st = output_rows_open(&lines, job_dir, ledger_dir, err);
+    if (st == FL_OK) st = output_rows_read(lines, (ledger_place){ 0 }, err);
+    if (st == FL_OK && !output_rows_is_closed(lines)) st = fl_fail(err, FL_AGAIN, "the job is not finished yet");
+    if (st == FL_OK) st = output_files_open(&files, out, errors, slash ? slash + 1 : job_dir, err);
+    if (st == FL_OK) st = output_rows_make(lines, n_threads, NULL, add_batch, files, err);
+    if (st == FL_OK) st = output_files_name(files, err);
+    if (st == FL_OK) *counts = *output_rows_counts(lines);
+    output_files_close(files);
+    output_rows_close(lines);
     return st;
 }

@@ -1,31 +1,27 @@
 #include "coordinator/output_rows.h"
 
-#include <inttypes.h>
-#include <stdio.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include "coordinator/ledger_index.h"
-#include "coordinator/output_line.h"
-#include "proto/detok.h"
-#include "proto/job_row.h"
-#include "proto/result.h"
+#include <unistd.h>
+#include "coordinator/ledger_reader.h"
+#include "coordinator/output_crew.h"
+
+#define CORES_MAX 16
 
 struct output_rows {
+    char *ledger_dir;                    /* owned */
     rows *lines;                         /* owned */
-    row_table *table;                    /* owned */
-    ledger_index *index;                 /* owned; borrows table */
+    ledger_reader *reader;               /* owned */
+    ledger_index *index;                 /* owned */
     job_settings settings;               /* owned */
-    fl_detok *detok;                     /* owned; NULL: the ledger has none */
+    fl_detok *detok;                     /* owned; of no ids while the ledger has no table */
     char fingerprint[65], numerics[257], model[257];
     uint32_t n_vocab;
     ledger_cause cause;                  /* 0 = not closed */
-    output_job job;                      /* borrows from the fields above */
-    uint64_t next;
+    uint64_t next, ready;                /* rows: the next one to hand out, the first one that cannot be made yet */
     job_counts counts;
-    json_out line;
-    fl_row row;                          /* of the last line given out */
-    fl_result *results; int32_t n_results;       /* owned */
-    char name[32];                       /* row-<line> */
+    output_take take; void *context;     /* of the call in hand */
 };
 
 static void copy_bytes(char *out, size_t capacity, fl_bytes bytes)
@@ -35,16 +31,20 @@ static void copy_bytes(char *out, size_t capacity, fl_bytes bytes)
     out[n] = '\0';
 }
 
+/* The core appends pin and table ahead of the first grant, so they stand before the results whose text they make. */
 static fl_status note_record(void *context, const ledger_record *record, fl_err *err)
 {
     output_rows *o = context;
+    fl_detok *table = NULL;
+    fl_status st = FL_OK;
     switch (record->kind) {
     case LEDGER_JOB:
         return job_settings_parse(&o->settings, record->body.data, record->body.bytes, err);
     case LEDGER_DETOK:
+        if ((st = fl_detok_decode(&table, record->body.data, record->body.bytes, err)) != FL_OK) return st;
         fl_detok_free(o->detok);
-        o->detok = NULL;
-        return fl_detok_decode(&o->detok, record->body.data, record->body.bytes, err);
+        o->detok = table;
+        return FL_OK;
     case LEDGER_PIN:
         copy_bytes(o->fingerprint, sizeof o->fingerprint, record->fingerprint);
         copy_bytes(o->numerics, sizeof o->numerics, record->numerics);
@@ -59,19 +59,33 @@ static fl_status note_record(void *context, const ledger_record *record, fl_err 
     }
 }
 
+static fl_status make_index(output_rows *o, fl_err *err)
+{
+    uint64_t n_rows = rows_describe(o->lines)->n_rows, n_samples = 0;
+    fl_status st = FL_OK;
+    for (int pass = 0; pass < 2; pass++) {               /* first how many, then each */
+        for (uint64_t row = 0; row < n_rows; row++) {
+            rows_entry entry;
+            if ((st = rows_get(o->lines, (row_index){ row }, &entry, err)) != FL_OK) return st;
+            uint32_t n = entry.n_samples ? entry.n_samples : 1;
+            n_samples += pass == 0 ? n : 0;
+            if (pass == 1) ledger_index_add(o->index, n);
+        }
+        if (pass == 0 && (st = ledger_index_open(&o->index, n_rows, n_samples, err)) != FL_OK) return st;
+    }
+    return FL_OK;
+}
+
 fl_status output_rows_open(output_rows **out, const char *job_dir, const char *ledger_dir, fl_err *err)
 {
     output_rows *o = calloc(1, sizeof *o);
     if (!o) return fl_fail(err, FL_FULL, "no memory to make output lines");
-    fl_status st = rows_open(&o->lines, job_dir, err);
-    if (st == FL_OK) st = job_store_table(&o->table, o->lines, err);
-    if (st == FL_OK) st = ledger_index_open(&o->index, o->table, ledger_dir, err);
-    if (st == FL_OK) st = ledger_scan(ledger_dir, note_record, o, err);
-    if (st == FL_OK && !o->cause) st = fl_fail(err, FL_AGAIN, "the job is not finished yet");
-    if (st == FL_OK && !o->detok) st = fl_detok_make(&o->detok, 0, (const uint8_t *)"", (const uint32_t[1]){ 0 }, NULL, err);
+    o->ledger_dir = strdup(ledger_dir);
+    fl_status st = o->ledger_dir ? rows_open(&o->lines, job_dir, err) : fl_fail(err, FL_FULL, "no memory to make output lines");
+    if (st == FL_OK) st = make_index(o, err);
+    if (st == FL_OK) st = ledger_reader_open(&o->reader, ledger_dir, err);
+    if (st == FL_OK) st = fl_detok_make(&o->detok, 0, (const uint8_t *)"", (const uint32_t[1]){ 0 }, NULL, err);
     if (st == FL_OK) {
-        o->job = (output_job){ .created = (int64_t)o->settings.created_s, .model = o->model, .seed = o->settings.seed, .fingerprint = o->fingerprint, .numerics = o->numerics };
-        memcpy(o->job.content_hash, rows_describe(o->lines)->hash, sizeof o->job.content_hash);
         *out = o;
         o = NULL;
     }
@@ -79,136 +93,60 @@ fl_status output_rows_open(output_rows **out, const char *job_dir, const char *l
     return st;
 }
 
-static void drop_row(output_rows *o)
-{
-    for (int32_t i = 0; i < o->n_results; i++) fl_result_free(&o->results[i]);
-    free(o->results);
-    o->results = NULL;
-    o->n_results = 0;
-    fl_row_free(&o->row);
-    memset(&o->row, 0, sizeof o->row);
-}
-
 void output_rows_close(output_rows *o)
 {
     if (!o) return;
-    drop_row(o);
-    json_out_fini(&o->line);
+    ledger_reader_close(o->reader);
     ledger_index_close(o->index);
-    row_table_close(o->table);
     rows_close(o->lines);
     job_settings_fini(&o->settings);
     fl_detok_free(o->detok);
+    free(o->ledger_dir);
     free(o);
 }
 
-const job_counts *output_rows_counts(const output_rows *o)
+fl_status output_rows_read(output_rows *o, ledger_place until, fl_err *err)
 {
-    return &o->counts;
-}
-
-/* A row the job ended without: cancelled or expired. */
-static void describe_unfinished(const output_rows *o, output_error *error)
-{
-    bool cancelled = o->cause == LEDGER_CANCELLED;
-    error->code = cancelled ? ROW_CANCELLED : ROW_EXPIRED;
-    error->text = cancelled ? "the job was cancelled before this row was finished" : "the job expired before this row was finished";
-    error->text_bytes = strlen(error->text);
-}
-
-static fl_status write_error(output_rows *o, const rows_entry *entry, const ledger_record *record, fl_err *err)
-{
-    output_error error = { .line = entry->line };
-    if (record) {
-        error.code = (fl_row_error)record->code;
-        error.text = record->body.data;
-        error.text_bytes = record->body.bytes;
-    } else {
-        describe_unfinished(o, &error);
-    }
-    if (record && record->kind == LEDGER_INGEST_ERROR) {
-        error.line = record->line;
-        error.offset = record->line_offset;
-        error.custom_id = record->custom_id.data;
-        error.custom_id_bytes = record->custom_id.bytes;
-    } else {
-        error.offset = entry->offset;
-        error.custom_id = o->row.custom_id;
-        error.custom_id_bytes = o->row.custom_id_bytes;
-    }
-    if (!error.custom_id || error.custom_id_bytes == 0) {
-        snprintf(o->name, sizeof o->name, "row-%" PRIu64, error.line);
-        error.custom_id = o->name;
-        error.custom_id_bytes = strlen(o->name);
-    }
-    return output_error_write(&o->line, &o->job, &error, err);
-}
-
-/* All samples of the row, decoded. *whole false: one is missing. */
-static fl_status read_results(output_rows *o, row_index row, bool *whole, fl_err *err)
-{
-    *whole = false;
-    o->results = calloc((size_t)o->row.n, sizeof *o->results);
-    if (!o->results) return fl_fail(err, FL_FULL, "no memory for %d samples", o->row.n);
-    o->n_results = o->row.n;
-    for (int32_t i = 0; i < o->row.n; i++) {
-        fl_bytes body;
-        fl_status st = ledger_index_result(o->index, row, (uint32_t)i, &body, err);
-        if (st == FL_NOT_FOUND) return FL_OK;
-        if (st == FL_OK) st = fl_result_decode(&o->results[i], body.data, body.bytes, (int32_t)o->n_vocab, err);
-        if (st != FL_OK) return st;
-    }
-    *whole = true;
+    uint64_t n_rows = rows_describe(o->lines)->n_rows;
+    fl_status st = ledger_reader_read(o->reader, until, note_record, o, err);
+    if (st != FL_OK) return st;
+    if (o->cause) o->ready = n_rows;
+    while (o->ready < n_rows && ledger_index_finished(o->index, (row_index){ o->ready })) o->ready++;
     return FL_OK;
 }
 
-static fl_status parse_line(output_rows *o, const rows_entry *entry, fl_err *err)
+bool output_rows_is_closed(const output_rows *o) { return o->cause != 0; }
+uint64_t output_rows_ready(const output_rows *o) { return o->ready - o->next; }
+const job_counts *output_rows_counts(const output_rows *o) { return &o->counts; }
+
+int output_rows_cores(void)
 {
-    const char *line = NULL;
-    fl_row_fault fault;
-    fl_status st = rows_line(o->lines, entry, &line, err);
-    if (st != FL_OK) return st;
-    if (fl_row_parse(&o->row, line, entry->n_bytes, entry->line, o->settings.defaults[0] ? o->settings.defaults : NULL, &fault) == ROW_OK) return FL_OK;
-    return fl_fail(err, FL_CORRUPT, "line %" PRIu64 " was good when the job was taken in and is bad now: %s", entry->line, fault.text);
+    cpu_set_t set;
+    long n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
+    return n < 1 ? 1 : n > CORES_MAX ? CORES_MAX : (int)n;
 }
 
-static void count_row(output_rows *o, bool is_error)
+static fl_status take_batch(void *context, const output_batch *b, fl_err *err)
 {
-    o->counts.rows++;
-    o->counts.completed += !is_error;
-    o->counts.failed += is_error;
-    for (int32_t i = 0; i < o->n_results; i++) o->counts.tokens += o->results[i].n_ids;
-}
-
-fl_status output_rows_next(output_rows *o, output_row *out, fl_err *err)
-{
-    row_index row = { o->next };
-    rows_entry entry;
-    ledger_record record;
-    bool whole = false;
-    if (o->next >= rows_describe(o->lines)->n_rows) return FL_CLOSED;
-    drop_row(o);
-    json_out_reset(&o->line, 0);
-    fl_status st = rows_get(o->lines, row, &entry, err);
+    output_rows *o = context;
+    fl_status st = o->take(o->context, b, err);
     if (st != FL_OK) return st;
-    fl_status found = ledger_index_error(o->index, row, &record, err);
-    if (found != FL_OK && found != FL_NOT_FOUND) return found;
-    bool is_bad = found == FL_OK && record.kind == LEDGER_INGEST_ERROR;
-    if (!is_bad && (st = parse_line(o, &entry, err)) != FL_OK) return st;
-    if (found == FL_NOT_FOUND && (st = read_results(o, row, &whole, err)) != FL_OK) return st;
-    if (!whole && found == FL_NOT_FOUND && o->cause == LEDGER_COMPLETED) {
-        return fl_fail(err, FL_CORRUPT, "the ledger says the job is completed, but row %" PRIu64 " has no result", row.v);
-    }
-    st = whole ? output_line_write(&o->line, &o->job, &o->row, o->results, o->detok, err) : write_error(o, &entry, found == FL_OK ? &record : NULL, err);
-    if (st != FL_OK) return st;
-    count_row(o, !whole);
-    o->next++;
-    *out = (output_row){ .is_error = !whole, .row = row, .line = o->line.data, .n_bytes = o->line.n_bytes };
-    out->custom_id = is_bad && record.custom_id.bytes ? record.custom_id.data : o->row.custom_id;
-    out->custom_id_bytes = is_bad && record.custom_id.bytes ? record.custom_id.bytes : o->row.custom_id_bytes;
-    if (!out->custom_id) {
-        out->custom_id = o->name;
-        out->custom_id_bytes = strlen(o->name);
-    }
+    for (uint32_t i = 0; i < b->n_rows; i++) o->counts.failed += b->is_error[i];
+    o->next += b->n_rows;
+    o->counts.rows = o->next;
+    o->counts.completed = o->next - o->counts.failed;
+    o->counts.tokens += b->n_tokens;
     return FL_OK;
+}
+
+fl_status output_rows_make(output_rows *o, int n_threads, const atomic_bool *stop, output_take take, void *context, fl_err *err)
+{
+    output_shared shared = { .ledger_dir = o->ledger_dir, .lines = o->lines, .index = o->index, .detok = o->detok, .n_vocab = o->n_vocab, .cause = o->cause,
+                             .defaults = o->settings.defaults && o->settings.defaults[0] ? o->settings.defaults : NULL,
+                             .job = { .created = (int64_t)o->settings.created_s, .model = o->model, .seed = o->settings.seed, .fingerprint = o->fingerprint,
+                                      .numerics = o->numerics } };
+    memcpy(shared.job.content_hash, rows_describe(o->lines)->hash, sizeof shared.job.content_hash);
+    o->take = take;
+    o->context = context;
+    return o->next < o->ready ? output_crew_make(&shared, o->next, o->ready, n_threads, stop, take_batch, o, err) : FL_OK;
 }

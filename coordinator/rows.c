@@ -14,7 +14,8 @@
 
 #define ROWS_MAGIC 0x31495254u                           /* "TRI1" */
 #define ROWS_BLOCK_ENTRIES 2048
-#define LINE_KEPT_BYTES (1u << 20)                       /* a longer line's memory is given back with the next one */
+#define ROWS_WINDOW_BYTES 65536          /* lines are asked for nearly in order: one read serves many */
+#define WINDOW_KEPT_BYTES (1u << 20)     /* a longer line's memory is given back with the next one */
 
 struct rows {
     int index_fd, job_fd;
@@ -22,7 +23,8 @@ struct rows {
     rows_header header;
     uint8_t *block;                                      /* owned [ROWS_BLOCK_ENTRIES * ROWS_ENTRY_BYTES]: entries block_first .. */
     uint64_t block_first, block_count;
-    char *line; size_t line_capacity;                    /* owned */
+    char *window; size_t window_capacity, window_bytes;  /* owned; bytes of job.jsonl from window_first on */
+    uint64_t window_first;
 };
 
 /* ---- bytes ---- */
@@ -83,16 +85,24 @@ static bool header_decode(rows_header *header, const uint8_t in[ROWS_HEADER_BYTE
 
 /* ---- files ---- */
 
-static fl_status read_exact(int fd, const char *path, void *out, size_t n_bytes, uint64_t offset, fl_err *err)
+/* Read n_min bytes, and up to n_max where they come with them; *n_read of them. */
+static fl_status read_some(int fd, const char *path, void *out, size_t n_min, size_t n_max, size_t *n_read, uint64_t offset, fl_err *err)
 {
-    for (size_t done = 0; done < n_bytes;) {
-        ssize_t n = pread(fd, (char *)out + done, n_bytes - done, (off_t)(offset + done));
+    *n_read = 0;
+    while (*n_read < n_min) {
+        ssize_t n = pread(fd, (char *)out + *n_read, n_max - *n_read, (off_t)(offset + *n_read));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) return fl_fail_errno(err, errno, "rows: read %s", path);
-        if (n == 0) return fl_fail(err, FL_CORRUPT, "rows: %s ends at byte %llu, inside the job", path, (unsigned long long)(offset + done));
-        done += (size_t)n;
+        if (n == 0) return fl_fail(err, FL_CORRUPT, "rows: %s ends at byte %llu, inside the job", path, (unsigned long long)(offset + *n_read));
+        *n_read += (size_t)n;
     }
     return FL_OK;
+}
+
+static fl_status read_exact(int fd, const char *path, void *out, size_t n_bytes, uint64_t offset, fl_err *err)
+{
+    size_t n;
+    return read_some(fd, path, out, n_bytes, n_bytes, &n, offset, err);
 }
 
 static fl_status open_file(int *fd, char **path, const char *dir, const char *name, uint64_t *n_bytes, fl_err *err)
@@ -190,8 +200,28 @@ void rows_close(rows *r)
     free(r->index_path);
     free(r->job_path);
     free(r->block);
-    free(r->line);
+    free(r->window);
     free(r);
+}
+
+fl_status rows_share(rows **out, const rows *from, fl_err *err)
+{
+    fl_status st = FL_OK;
+    rows *r = calloc(1, sizeof *r);
+    if (!r) return fl_fail(err, FL_FULL, "rows: no memory");
+    r->index_fd = fcntl(from->index_fd, F_DUPFD_CLOEXEC, 0);
+    r->job_fd = fcntl(from->job_fd, F_DUPFD_CLOEXEC, 0);
+    r->header = from->header;
+    r->block = malloc(ROWS_BLOCK_ENTRIES * ROWS_ENTRY_BYTES);
+    r->index_path = strdup(from->index_path);
+    r->job_path = strdup(from->job_path);
+    if (r->index_fd < 0 || r->job_fd < 0) { st = fl_fail_errno(err, errno, "rows: open %s once more", from->job_path); goto done; }
+    if (!r->block || !r->index_path || !r->job_path) { st = fl_fail(err, FL_FULL, "rows: no memory"); goto done; }
+    *out = r;
+    r = NULL;
+done:
+    rows_close(r);
+    return st;
 }
 
 const rows_header *rows_describe(const rows *r) { return &r->header; }
@@ -210,16 +240,22 @@ fl_status rows_get(rows *r, row_index row, rows_entry *entry, fl_err *err)
 fl_status rows_line(rows *r, const rows_entry *entry, const char **line, fl_err *err)
 {
     if (entry->n_bytes > FL_LINE_BYTES_MAX) return fl_fail(err, FL_INVALID, "rows: line %llu is too long to be read", (unsigned long long)entry->line);
-    if (entry->n_bytes > r->line_capacity || (r->line_capacity > LINE_KEPT_BYTES && entry->n_bytes <= LINE_KEPT_BYTES)) {
-        free(r->line);
-        r->line_capacity = 0;
-        r->line = malloc(entry->n_bytes);
-        if (!r->line) return fl_fail(err, FL_FULL, "rows: no memory for a line of %u bytes", entry->n_bytes);
-        r->line_capacity = entry->n_bytes;
+    if (entry->offset < r->window_first || entry->offset - r->window_first > r->window_bytes || entry->n_bytes > r->window_bytes - (entry->offset - r->window_first)) {
+        size_t want = entry->n_bytes > ROWS_WINDOW_BYTES ? entry->n_bytes : ROWS_WINDOW_BYTES;
+        r->window_bytes = 0;
+        if (want > r->window_capacity || (r->window_capacity > WINDOW_KEPT_BYTES && want <= WINDOW_KEPT_BYTES)) {
+            free(r->window);
+            r->window_capacity = 0;
+            r->window = malloc(want);
+            if (!r->window) return fl_fail(err, FL_FULL, "rows: no memory for a line of %u bytes", entry->n_bytes);
+            r->window_capacity = want;
+        }
+        fl_status st = read_some(r->job_fd, r->job_path, r->window, entry->n_bytes, want, &r->window_bytes, entry->offset, err);
+        if (st != FL_OK) return st;
+        r->window_first = entry->offset;
     }
-    fl_status st = read_exact(r->job_fd, r->job_path, r->line, entry->n_bytes, entry->offset, err);
-    if (st == FL_OK) *line = r->line;
-    return st;
+    *line = r->window + (entry->offset - r->window_first);
+    return FL_OK;
 }
 
 fl_status rows_verify(rows *r, fl_err *err)

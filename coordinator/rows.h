@@ -31,6 +31,9 @@ typedef struct rows rows;
 /* Open the two files of a job folder. FL_NOT_FOUND: one is missing. FL_CORRUPT names the file and what is wrong with it. */
 fl_status rows_open(rows **out, const char *job_dir, fl_err *err);
 void      rows_close(rows *r);                           /* accepts NULL */
+
+/* The same files once more, for another thread; the check of rows_open is not repeated. `from` may be closed before *out. */
+fl_status rows_share(rows **out, const rows *from, fl_err *err);
 const rows_header *rows_describe(const rows *r);
 
 /* The entry of one row (index < n_rows, else FL_NOT_FOUND). */

@@ -15,6 +15,8 @@
 
 #include "coordinator/ledger.h"
 #include "coordinator/ledger_index.h"
+#include "coordinator/ledger_lookup.h"
+#include "coordinator/ledger_reader.h"
 #include "coordinator/ledger_record.h"
 #include "coordinator/ledger_verify.h"
 
@@ -350,32 +352,148 @@ static fl_status note(void *context, const ledger_record *r, fl_err *err)
     return ledger_index_note(context, r, err);
 }
 
+static ledger_index *make_index(void)
+{
+    fl_err err = { 0 };
+    ledger_index *x = NULL;
+    must(ledger_index_open(&x, N_ROWS, N_ROWS + 1, &err), &err);
+    for (int i = 0; i < N_ROWS; i++) ledger_index_add(x, i == 5 ? 2 : 1);
+    return x;
+}
+
+static void assert_result(ledger_lookup *l, const ledger_index *x, uint64_t row, uint32_t sample, const char *expected)
+{
+    fl_err err = { 0 };
+    fl_bytes body;
+    ledger_place place;
+    assert_true(ledger_index_result(x, (row_index){ row }, sample, &place));
+    must(ledger_lookup_result(l, place, (row_index){ row }, sample, &body, &err), &err);
+    assert_int_equal(body.bytes, strlen(expected));
+    if (body.bytes) assert_memory_equal(body.data, expected, body.bytes);
+}
+
 static void the_index_finds_results_and_errors_in_any_order(void **state)
 {
     (void)state;
     write_ledger(true);
     fl_err err = { 0 };
-    row_table *rows = make_rows();
-    ledger_index *x = NULL;
-    must(ledger_index_open(&x, rows, dir, &err), &err);
-    must(ledger_scan(dir, note, x, &err), &err);
-    fl_bytes body;
+    ledger_index *x = make_index();
+    ledger_lookup *l = NULL;
     ledger_record r;
-    must(ledger_index_result(x, (row_index){ 5 }, 1, &body, &err), &err);
-    assert_int_equal(body.bytes, 4);
-    assert_memory_equal(body.data, "five", 4);
-    must(ledger_index_result(x, (row_index){ 1 }, 0, &body, &err), &err);
-    assert_memory_equal(body.data, "one", 3);
-    must(ledger_index_result(x, (row_index){ 2 }, 0, &body, &err), &err);
-    assert_int_equal(body.bytes, 0);
-    assert_int_equal(ledger_index_result(x, (row_index){ 3 }, 0, &body, &err), FL_NOT_FOUND);
-    must(ledger_index_error(x, (row_index){ 3 }, &r, &err), &err);
+    ledger_place place;
+    assert_false(ledger_index_finished(x, (row_index){ 0 }));
+    must(ledger_scan(dir, note, x, &err), &err);
+    must(ledger_lookup_open(&l, dir, &err), &err);
+    assert_result(l, x, 5, 1, "five");
+    assert_result(l, x, 1, 0, "one");
+    assert_result(l, x, 2, 0, "");
+    assert_result(l, x, 5, 0, "five");
+    assert_false(ledger_index_result(x, (row_index){ 3 }, 0, &place));
+    assert_true(ledger_index_error(x, (row_index){ 3 }, &place));
+    must(ledger_lookup_error(l, place, (row_index){ 3 }, &r, &err), &err);
     assert_int_equal(r.code, ROW_CONTEXT_OVERFLOW);
-    must(ledger_index_error(x, (row_index){ 0 }, &r, &err), &err);
+    assert_int_equal(ledger_lookup_error(l, place, (row_index){ 2 }, &r, &err), FL_CORRUPT);
+    assert_true(ledger_index_error(x, (row_index){ 0 }, &place));
+    must(ledger_lookup_error(l, place, (row_index){ 0 }, &r, &err), &err);
     assert_int_equal(r.kind, LEDGER_INGEST_ERROR);
-    assert_int_equal(ledger_index_error(x, (row_index){ 1 }, &r, &err), FL_NOT_FOUND);
+    assert_false(ledger_index_error(x, (row_index){ 1 }, &place));
+    for (uint64_t row = 0; row < N_ROWS; row++) assert_true(ledger_index_finished(x, (row_index){ row }));
+    ledger_lookup_close(l);
     ledger_index_close(x);
-    row_table_close(rows);
+}
+
+static void a_row_with_one_of_two_samples_is_not_finished(void **state)
+{
+    (void)state;
+    fl_err err = { 0 };
+    ledger_index *x = make_index();
+    must(ledger_index_note(x, &(ledger_record){ .kind = LEDGER_RESULT, .row = { 5 }, .sample = 1, .n_pieces = 1, .place = { 1, 40 } }, &err), &err);
+    assert_false(ledger_index_finished(x, (row_index){ 5 }));
+    assert_int_equal(ledger_index_note(x, &(ledger_record){ .kind = LEDGER_RESULT, .row = { 5 }, .sample = 1, .n_pieces = 1, .place = { 1, 80 } }, &err), FL_CORRUPT);
+    assert_int_equal(ledger_index_note(x, &(ledger_record){ .kind = LEDGER_RESULT, .row = { 5 }, .sample = 2, .n_pieces = 1, .place = { 1, 80 } }, &err), FL_CORRUPT);
+    assert_int_equal(ledger_index_note(x, &(ledger_record){ .kind = LEDGER_ROW_ERROR, .row = { 6 }, .place = { 1, 80 } }, &err), FL_CORRUPT);
+    must(ledger_index_note(x, &(ledger_record){ .kind = LEDGER_ROW_ERROR, .row = { 5 }, .place = { 1, 80 } }, &err), &err);
+    assert_true(ledger_index_finished(x, (row_index){ 5 }));
+    ledger_index_close(x);
+}
+
+/* ---- reading on ---- */
+
+typedef struct { uint64_t n, rows; bool closed; } followed;
+
+static fl_status count_record(void *context, const ledger_record *r, fl_err *err)
+{
+    followed *f = context;
+    (void)err;
+    f->n++;
+    if (r->kind == LEDGER_RESULT && r->piece == 0) f->rows += r->row.v;
+    f->closed |= r->kind == LEDGER_CLOSE;
+    return FL_OK;
+}
+
+/* Groups of many sizes over several segments: each read shows what was committed since the one before, and nothing of an open group. */
+static void a_reader_follows_the_writer_from_marker_to_marker(void **state)
+{
+    (void)state;
+    fl_err err = { 0 };
+    ledger *l = NULL;
+    ledger_reader *r = NULL;
+    followed shown = { 0 };
+    uint64_t n = 1, rows = 0, row = 0;
+    char *body = calloc(1, 5000000);
+    assert_non_null(body);
+    must(ledger_create(&l, dir, &err), &err);
+    append(l, &(ledger_record){ .kind = LEDGER_JOB, .body = text("{}") });
+    commit(l);
+    must(ledger_reader_open(&r, dir, &err), &err);
+    for (int group = 0; group < 60; group++) {
+        for (int i = 0; i < 1 + group * 7 % 5; i++, row++, n++, rows += row - 1) {
+            append(l, &(ledger_record){ .kind = LEDGER_RESULT, .row = { row }, .n_pieces = 1, .body = { body, group % 9 == 3 ? 5000000 : (size_t)(group * 977) } });
+        }
+        if (group % 3 == 0) must(ledger_reader_read(r, ledger_marked(l), count_record, &shown, &err), &err);
+        assert_true(shown.n < n);
+        commit(l);
+        if (group % 2 == 0) continue;
+        must(ledger_reader_read(r, ledger_marked(l), count_record, &shown, &err), &err);
+        assert_int_equal(shown.n, n);
+        assert_int_equal(shown.rows, rows);
+    }
+    append(l, &(ledger_record){ .kind = LEDGER_CLOSE, .cause = LEDGER_COMPLETED });
+    commit(l);
+    must(ledger_reader_read(r, ledger_marked(l), count_record, &shown, &err), &err);
+    assert_true(shown.closed);
+    ledger_close(l);
+    ledger_reader_close(r);
+    followed again = { 0 };
+    must(ledger_reader_open(&r, dir, &err), &err);
+    must(ledger_reader_read(r, (ledger_place){ 0 }, count_record, &again, &err), &err);
+    assert_memory_equal(&again, &shown, sizeof shown);
+    ledger_reader_close(r);
+    free(body);
+}
+
+static void a_reader_stops_at_a_torn_tail_and_names_a_changed_byte(void **state)
+{
+    (void)state;
+    fl_err err = { 0 };
+    ledger_reader *r = NULL;
+    followed shown = { 0 };
+    size_t n = 0;
+    write_ledger(false);
+    uint8_t *data = read_file(segment, &n);
+    write_file(segment, data, n - 5);
+    must(ledger_reader_open(&r, dir, &err), &err);
+    must(ledger_reader_read(r, (ledger_place){ 0 }, count_record, &shown, &err), &err);
+    assert_int_equal(shown.n, 7);                         /* all but the last group */
+    assert_int_equal(ledger_reader_read(r, (ledger_place){ 1, n - 5 }, count_record, &shown, &err), FL_CORRUPT);
+    ledger_reader_close(r);
+    data[n / 2] ^= 1;
+    write_file(segment, data, n);
+    must(ledger_reader_open(&r, dir, &err), &err);
+    assert_int_equal(ledger_reader_read(r, (ledger_place){ 0 }, count_record, &shown, &err), FL_CORRUPT);
+    assert_non_null(strstr(err.text, "offset"));
+    ledger_reader_close(r);
+    free(data);
 }
 
 typedef struct { int n; bool named[N_ROWS]; char last[320]; } verdict;
@@ -485,6 +603,8 @@ int main(void)
         T(a_flip_before_a_marker_is_corrupt_with_its_place), T(a_page_that_was_never_written_is_a_torn_tail),
         T(a_record_after_the_closing_one_is_refused_on_replay), T(a_full_segment_is_left_for_the_next_and_a_missing_one_is_named),
         T(the_index_finds_results_and_errors_in_any_order), T(verify_passes_on_a_whole_ledger_and_counts), T(verify_names_the_row_of_every_touched_record),
+        T(a_row_with_one_of_two_samples_is_not_finished), T(a_reader_follows_the_writer_from_marker_to_marker),
+        T(a_reader_stops_at_a_torn_tail_and_names_a_changed_byte),
         T(verify_of_an_open_ledger_with_a_torn_tail_passes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
