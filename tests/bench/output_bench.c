@@ -185,7 +185,7 @@ int main(int argc, char **argv)
     if (fork() == 0) {                                   /* in a process of its own: its memory must not count */
         write_job(job_path, n_rows, tokens);
         must(spool_open(&s, spool_path_of, SPOOL_CREATE, &err), &err);
-        must(job_store_create(&job, s, (job_id){ 1 }, &settings, job_path, &report, &err), &err);
+        must(job_store_create(&job, s, (job_id){ 1 }, &settings, &(job_draft_options){ .path = job_path }, &report, &err), &err);
         fill_ledger(job->ledger, n_rows, tokens);
         job_store_close(job);
         spool_close(s);
