@@ -1,5 +1,4 @@
 #include "engine/added_tokens.h"
-#include "engine/nfc.h"
 #include "engine/unicode.h"
 #include "proto/detok.h"
 
@@ -12,6 +11,7 @@ typedef struct { trie_node *nodes; uint32_t n, capacity, first[256]; } trie;
 
 typedef struct {
     uint8_t *content; size_t n_bytes;    /* owned */
+    uint8_t *normal; size_t normal_bytes;        /* owned; NULL when it is the content */
     int32_t id;
     bool special, single_word, lstrip, rstrip, normalized;
     size_t rules;                        /* the last entry with this id: its single_word, lstrip and rstrip hold */
@@ -211,20 +211,18 @@ static fl_status link_rules(added_tokens *a, fl_err *err)
     return FL_OK;
 }
 
-static fl_status add_to_trie(added_tokens *a, size_t i, bool nfc, fl_err *err)
+static fl_status add_to_trie(added_tokens *a, size_t i, const normalizer *normalize, fl_err *err)
 {
-    const entry *e = &a->entries[i];
-    uint8_t *normal = NULL;
-    size_t n = e->n_bytes;
+    entry *e = &a->entries[i];
     int32_t first;
-    fl_status st = e->normalized && nfc ? nfc_normalize(e->content, e->n_bytes, &normal, &n, err) : FL_OK;
-    if (st == FL_OK && !normal) n = e->n_bytes;
-    if (st == FL_OK) st = trie_add(e->normalized ? &a->normal : &a->raw, normal ? normal : e->content, n, (int32_t)i, &first, err);
-    free(normal);
-    return st;
+    fl_status st = e->normalized ? normalizer_run(normalize, e->content, e->n_bytes, &e->normal, &e->normal_bytes, err) : FL_OK;
+    if (st != FL_OK) return st;
+    size_t n = e->normal ? e->normal_bytes : e->n_bytes;
+    if (n == 0) return FL_OK;                            /* nothing of it is left to be found */
+    return trie_add(e->normalized ? &a->normal : &a->raw, e->normal ? e->normal : e->content, n, (int32_t)i, &first, err);
 }
 
-fl_status added_tokens_open(added_tokens **out, const json_t *list, json_t *vocab, bool nfc, fl_err *err)
+fl_status added_tokens_open(added_tokens **out, const json_t *list, json_t *vocab, const normalizer *normalize, fl_err *err)
 {
     size_t n = json_is_array(list) ? json_array_size(list) : 0;
     if (list && !json_is_array(list) && !json_is_null(list)) return fl_fail(err, FL_CORRUPT, "tokenizer: added_tokens is not an array");
@@ -243,7 +241,7 @@ fl_status added_tokens_open(added_tokens **out, const json_t *list, json_t *voca
     }
     if ((st = link_rules(a, err)) != FL_OK) goto done;
     for (size_t i = 0; i < a->n; i++) {
-        if ((st = add_to_trie(a, i, nfc, err)) != FL_OK) goto done;
+        if ((st = add_to_trie(a, i, normalize, err)) != FL_OK) goto done;
     }
     *out = a;
     a = NULL;
@@ -255,7 +253,7 @@ done:
 void added_tokens_close(added_tokens *a)
 {
     if (!a) return;
-    for (size_t i = 0; i < a->n; i++) free(a->entries[i].content);
+    for (size_t i = 0; i < a->n; i++) { free(a->entries[i].content); free(a->entries[i].normal); }
     free(a->entries);
     free(a->by_content.nodes);
     free(a->raw.nodes);
@@ -266,11 +264,13 @@ void added_tokens_close(added_tokens *a)
 int32_t added_tokens_vocab(const added_tokens *a) { return a->n_vocab; }
 size_t added_tokens_count(const added_tokens *a) { return a->n; }
 
-int32_t added_tokens_entry(const added_tokens *a, size_t i, const uint8_t **content, size_t *n_bytes, bool *special)
+int32_t added_tokens_entry(const added_tokens *a, size_t i, const uint8_t **text, size_t *n_bytes, bool *skipped)
 {
     const entry *e = &a->entries[i];
-    *content = e->content;
-    *n_bytes = e->n_bytes;
-    *special = e->special;
+    *text = e->normal ? e->normal : e->content;
+    *n_bytes = e->normal ? e->normal_bytes : e->n_bytes;
+    size_t n_matched = 0;
+    int32_t same = trie_longest(&a->by_content, *text, *n_bytes, &n_matched);
+    *skipped = same >= 0 && n_matched == *n_bytes && a->entries[same].special;
     return e->id;
 }

@@ -1,7 +1,10 @@
 /* Two hash tables, both open-addressed and filled at open: token bytes → id, and pair of ids → (rank, merged id).
  *
  * Most pre-tokens are whole tokens. Which tokens their own merges rebuild is found out once at open (`rebuilt`), so that encoding such a pre-token is one lookup. The others
- * merge: short ones by scanning an array for the lowest rank, long ones with a heap over a linked list, so a megabyte without a split costs n log n. */
+ * merge: short ones by scanning an array for the lowest rank, long ones with a heap over a linked list, so a megabyte without a split costs n log n.
+ *
+ * A tokenizer of characters often has no pre-tokens: the whole text is one word. No merge can ever reach across two neighbours that stand side by side in no merged token
+ * (in practice: a letter and the mark of the space behind it), so the word falls apart there without changing an id, and its pieces are encoded like pre-tokens. */
 #include "engine/bpe.h"
 #include "engine/unicode.h"
 #include "proto/detok.h"
@@ -25,10 +28,16 @@ struct bpe {
     uint32_t word_mask;
     merge_slot *merges;                  /* owned [merge_mask + 1] */
     uint64_t merge_mask;
-    int32_t byte_ids[256];               /* -1 where the vocabulary lacks the byte: it is dropped */
     bool ignore_merges;
+    int32_t byte_ids[256];               /* byte-level: of the byte itself; else of its fallback token. -1 = none */
+    /* of characters only: */
+    int32_t *character_ids;              /* owned [UNICODE_END] id + 1, 0 = none; NULL when byte-level */
+    uint64_t *neighbours;                /* owned [NEIGHBOUR_BITS / 64]; hashed pairs of characters that stand side by side in a merged token */
+    int32_t unk_id;                      /* -1 = unknown characters are dropped */
+    bool byte_fallback, fuse_unk;
 };
-enum { TOKEN_NONE, TOKEN_OTHER, TOKEN_BYTES, TOKEN_REBUILT };           /* OTHER: not of the byte alphabet */
+enum { TOKEN_NONE, TOKEN_OTHER, TOKEN_WORD, TOKEN_REBUILT };            /* OTHER: byte-level, and not of the byte alphabet */
+enum { NEIGHBOUR_BITS = 1 << 23 };
 
 fl_status id_list_add(id_list *list, int32_t id, fl_err *err)
 {
@@ -185,6 +194,54 @@ static void merge_long(const bpe *b, chain *c, int32_t n)
     }
 }
 
+/* ---- encoding ---- */
+
+/* A character of the vocabulary is its token, others are what byte_fallback and unk_token make of them. A pending unknown is written in front of the next known character, not of
+ * the next fallback bytes: so does the reference. Writes at most n_bytes ids. */
+static int32_t character_symbols(const bpe *b, const uint8_t *bytes, size_t n_bytes, int32_t *ids)
+{
+    int32_t n = 0;
+    bool pending = false;
+    for (size_t i = 0; i < n_bytes;) {
+        size_t begin = i;
+        int32_t id = b->character_ids[utf8_next(bytes, &i)] - 1;
+        if (id >= 0) {
+            if (pending) ids[n++] = b->unk_id;
+            pending = false;
+            ids[n++] = id;
+            continue;
+        }
+        bool falls_back = b->byte_fallback;
+        for (size_t k = begin; falls_back && k < i; k++) falls_back = b->byte_ids[bytes[k]] >= 0;
+        if (falls_back) {
+            for (size_t k = begin; k < i; k++) ids[n++] = b->byte_ids[bytes[k]];
+        } else if (b->unk_id >= 0) {
+            if (pending && !b->fuse_unk) ids[n++] = b->unk_id;
+            pending = true;
+        }
+    }
+    if (pending) ids[n++] = b->unk_id;
+    return n;
+}
+
+/* The ids that a word's merging starts from. */
+static int32_t word_symbols(const bpe *b, const uint8_t *bytes, size_t n_bytes, int32_t *ids)
+{
+    if (b->character_ids) return character_symbols(b, bytes, n_bytes, ids);
+    int32_t n = 0;
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (b->byte_ids[bytes[i]] >= 0) ids[n++] = b->byte_ids[bytes[i]];
+    }
+    return n;
+}
+
+static fl_status add_ids(id_list *out, const int32_t *ids, int32_t n, fl_err *err)
+{
+    fl_status st = FL_OK;
+    for (int32_t i = 0; i < n && st == FL_OK; i++) st = id_list_add(out, ids[i], err);
+    return st;
+}
+
 /* A merge pushes at most two entries and removes one symbol, so 3 n entries are enough. */
 static fl_status encode_long(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
 {
@@ -195,10 +252,8 @@ static fl_status encode_long(const bpe *b, bpe_scratch *scratch, const uint8_t *
         if (!scratch->memory) { scratch->n_bytes = 0; return fl_fail(err, FL_FULL, "tokenizer: no memory for a word of %zu bytes", n_bytes); }
     }
     chain c = { .links = scratch->memory, .heap = (uint64_t *)((uint8_t *)scratch->memory + links_bytes) };
-    int32_t n = 0;
-    for (size_t i = 0; i < n_bytes; i++) {
-        if (b->byte_ids[bytes[i]] >= 0) c.links[n++].id = b->byte_ids[bytes[i]];
-    }
+    int32_t *ids = (int32_t *)c.heap, n = word_symbols(b, bytes, n_bytes, ids);          /* the heap is still empty */
+    for (int32_t i = 0; i < n; i++) c.links[i].id = ids[i];
     if (n == 0) return FL_OK;
     merge_long(b, &c, n);
     fl_status st = FL_OK;
@@ -209,21 +264,48 @@ static fl_status encode_long(const bpe *b, bpe_scratch *scratch, const uint8_t *
 static fl_status encode_by_merges(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
 {
     if (n_bytes > SHORT_MAX) return encode_long(b, scratch, bytes, n_bytes, out, err);
-    int32_t ids[SHORT_MAX], n = 0;
-    for (size_t i = 0; i < n_bytes; i++) {
-        if (b->byte_ids[bytes[i]] >= 0) ids[n++] = b->byte_ids[bytes[i]];
+    int32_t ids[SHORT_MAX], n = word_symbols(b, bytes, n_bytes, ids);
+    return add_ids(out, ids, merge_short(b, ids, n), err);
+}
+
+static fl_status encode_piece(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
+{
+    int32_t id = find_word(b, bytes, n_bytes);
+    return id >= 0 && b->kind[id] == TOKEN_REBUILT ? id_list_add(out, id, err) : encode_by_merges(b, scratch, bytes, n_bytes, out, err);
+}
+
+static uint32_t neighbour_bit(uint32_t left, uint32_t right) { return (uint32_t)(((uint64_t)left << 21 | right) * 0x9E3779B97F4A7C15ull >> 41); }
+static bool may_join(const bpe *b, uint32_t left, uint32_t right)
+{
+    uint32_t bit = neighbour_bit(left, right);
+    return b->neighbours[bit / 64] >> bit % 64 & 1;
+}
+
+/* A word of characters falls apart between two known characters that no merge joins. */
+static fl_status encode_characters(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
+{
+    size_t begin = 0, i = 0;
+    uint32_t left = utf8_next(bytes, &i);
+    while (i < n_bytes) {
+        size_t at = i;
+        uint32_t right = utf8_next(bytes, &i);
+        if (!may_join(b, left, right) && b->character_ids[left] != 0 && b->character_ids[right] != 0) {
+            fl_status st = encode_piece(b, scratch, bytes + begin, at - begin, out, err);
+            if (st != FL_OK) return st;
+            begin = at;
+        }
+        left = right;
     }
-    n = merge_short(b, ids, n);
-    fl_status st = FL_OK;
-    for (int32_t i = 0; i < n && st == FL_OK; i++) st = id_list_add(out, ids[i], err);
-    return st;
+    return encode_piece(b, scratch, bytes + begin, n_bytes - begin, out, err);
 }
 
 fl_status bpe_encode(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
 {
-    int32_t id = find_word(b, bytes, n_bytes);
-    if (id >= 0 && (b->ignore_merges || b->kind[id] == TOKEN_REBUILT)) return id_list_add(out, id, err);
-    return encode_by_merges(b, scratch, bytes, n_bytes, out, err);
+    if (b->ignore_merges) {
+        int32_t id = find_word(b, bytes, n_bytes);
+        if (id >= 0) return id_list_add(out, id, err);
+    }
+    return b->character_ids ? encode_characters(b, scratch, bytes, n_bytes, out, err) : encode_piece(b, scratch, bytes, n_bytes, out, err);
 }
 
 /* ---- opening ---- */
@@ -257,7 +339,7 @@ static uint64_t table_size(uint64_t entries)
     return size;
 }
 
-static fl_status alloc_tables(bpe *b, size_t n_bytes, size_t n_merges, fl_err *err)
+static fl_status alloc_tables(bpe *b, size_t n_bytes, size_t n_merges, bool byte_level, fl_err *err)
 {
     size_t n = (size_t)b->n_vocab, words = table_size((uint64_t)b->n_tokens), merges = table_size(n_merges);
     b->bytes = malloc(n_bytes + 1);
@@ -265,7 +347,13 @@ static fl_status alloc_tables(bpe *b, size_t n_bytes, size_t n_merges, fl_err *e
     b->kind = calloc(n, sizeof *b->kind);
     b->word_slots = malloc(words * sizeof *b->word_slots);
     b->merges = calloc(merges, sizeof *b->merges);
-    if (!b->bytes || !b->begin || !b->kind || !b->word_slots || !b->merges) return fl_fail(err, FL_FULL, "tokenizer: no memory for %d tokens", b->n_vocab);
+    bool complete = b->bytes && b->begin && b->kind && b->word_slots && b->merges;
+    if (!byte_level) {
+        b->character_ids = calloc(UNICODE_END, sizeof *b->character_ids);
+        b->neighbours = calloc(NEIGHBOUR_BITS / 64, sizeof *b->neighbours);
+        complete = complete && b->character_ids && b->neighbours;
+    }
+    if (!complete) return fl_fail(err, FL_FULL, "tokenizer: no memory for %d tokens", b->n_vocab);
     for (size_t i = 0; i < words; i++) b->word_slots[i] = -1;
     b->word_mask = (uint32_t)(words - 1);
     b->merge_mask = merges - 1;
@@ -287,11 +375,11 @@ static fl_status fill_tokens(bpe *b, json_t *vocab, void **entries, fl_err *err)
         if (!entries[id]) continue;
         const char *key = json_object_iter_key(entries[id]);
         size_t n = json_object_iter_key_len(entries[id]), n_bytes;
-        if (byte_alphabet_decode(key, n, b->bytes + at, &n_bytes)) {
-            b->kind[id] = TOKEN_BYTES;
+        if (!b->character_ids && byte_alphabet_decode(key, n, b->bytes + at, &n_bytes)) {
+            b->kind[id] = TOKEN_WORD;
             at += (uint32_t)n_bytes;
         } else {
-            b->kind[id] = TOKEN_OTHER;
+            b->kind[id] = b->character_ids ? TOKEN_WORD : TOKEN_OTHER;
             memcpy(b->bytes + at, key, n);
             at += (uint32_t)n;
         }
@@ -300,17 +388,57 @@ static fl_status fill_tokens(bpe *b, json_t *vocab, void **entries, fl_err *err)
     return FL_OK;
 }
 
+/* The byte of a fallback token <0x00> to <0xFF>, -1 for others. */
+static int fallback_byte(const uint8_t *token, size_t n)
+{
+    if (n != 6 || memcmp(token, "<0x", 3) != 0 || token[5] != '>') return -1;
+    int v = 0;
+    for (int i = 3; i < 5; i++) {
+        uint8_t c = token[i];
+        if (c >= '0' && c <= '9') v = v * 16 + (c - '0');
+        else if (c >= 'A' && c <= 'F') v = v * 16 + (c - 'A' + 10);
+        else return -1;
+    }
+    return v;
+}
+
+/* What a token alone stands for: a byte, a character or a fallback byte. */
+static void index_symbol(bpe *b, int32_t id, const uint8_t *token, size_t n)
+{
+    if (!b->character_ids) {
+        if (n == 1) b->byte_ids[token[0]] = id;
+        return;
+    }
+    size_t i = 0;
+    uint32_t c = utf8_next(token, &i);
+    if (i == n) b->character_ids[c] = id + 1;
+    int byte = fallback_byte(token, n);
+    if (byte >= 0) b->byte_ids[byte] = id;
+}
+
 static void index_tokens(bpe *b)
 {
     for (int i = 0; i < 256; i++) b->byte_ids[i] = -1;
     for (int32_t id = 0; id < b->n_vocab; id++) {
         size_t n;
         const uint8_t *token = bpe_token(b, id, &n);
-        if (b->kind[id] != TOKEN_BYTES || n == 0) continue;
+        if (b->kind[id] != TOKEN_WORD || n == 0) continue;
         uint32_t at = (uint32_t)XXH3_64bits(token, n) & b->word_mask;
         while (b->word_slots[at] >= 0) at = (at + 1) & b->word_mask;
         b->word_slots[at] = id;
-        if (n == 1) b->byte_ids[token[0]] = id;
+        index_symbol(b, id, token, n);
+    }
+}
+
+/* Note which characters stand side by side in the token that a merge makes. */
+static void note_neighbours(bpe *b, int32_t id)
+{
+    size_t n, i = 0;
+    const uint8_t *token = bpe_token(b, id, &n);
+    for (uint32_t left = n > 0 ? utf8_next(token, &i) : 0; i < n;) {
+        uint32_t right = utf8_next(token, &i), bit = neighbour_bit(left, right);
+        b->neighbours[bit / 64] |= 1ull << bit % 64;
+        left = right;
     }
 }
 
@@ -357,6 +485,7 @@ static fl_status fill_merges(bpe *b, json_t *vocab, json_t *merges, fl_err *err)
         uint64_t key = pair_key(left, right), at = pair_hash(key) & b->merge_mask;
         while (b->merges[at].key != 0 && b->merges[at].key != key) at = (at + 1) & b->merge_mask;
         b->merges[at] = (merge_slot){ .key = key, .rank = (int32_t)rank, .id = whole };       /* of equal merges the last counts */
+        if (b->neighbours) note_neighbours(b, whole);
     }
     return FL_OK;
 }
@@ -370,7 +499,7 @@ static fl_status mark_rebuilt(bpe *b, fl_err *err)
     for (int32_t id = 0; id < b->n_vocab && st == FL_OK; id++) {
         size_t n;
         const uint8_t *token = bpe_token(b, id, &n);
-        if (b->kind[id] != TOKEN_BYTES || n == 0 || n > REBUILT_MAX) continue;
+        if (b->kind[id] != TOKEN_WORD || n == 0 || n > REBUILT_MAX) continue;
         ids.n = 0;
         st = encode_by_merges(b, &scratch, token, n, &ids, err);
         if (st == FL_OK && ids.n == 1 && ids.ids[0] == id) b->kind[id] = TOKEN_REBUILT;
@@ -380,11 +509,32 @@ static fl_status mark_rebuilt(bpe *b, fl_err *err)
     return st;
 }
 
+/* What becomes of characters without a token. */
+static fl_status read_unknown(bpe *b, const json_t *model, json_t *vocab, fl_err *err)
+{
+    const json_t *unk = json_object_get(model, "unk_token");
+    b->byte_fallback = json_is_true(json_object_get(model, "byte_fallback"));
+    b->fuse_unk = json_is_true(json_object_get(model, "fuse_unk"));
+    b->unk_id = -1;
+    int n_bytes = 0;
+    for (int i = 0; i < 256; i++) n_bytes += b->byte_ids[i] >= 0;
+    if (n_bytes == 256 && (!b->character_ids || b->byte_fallback)) return FL_OK;         /* nothing is ever unknown */
+    if (!b->character_ids) {
+        if (b->byte_fallback) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: model.byte_fallback is not served with a byte-level vocabulary that lacks bytes");
+        return json_is_string(unk) ? fl_fail(err, FL_UNSUPPORTED, "tokenizer: model.unk_token is not served with a byte-level vocabulary that lacks bytes") : FL_OK;
+    }
+    if (!json_is_string(unk)) return FL_OK;
+    const json_t *id = json_object_getn(vocab, json_string_value(unk), json_string_length(unk));
+    if (!id) return fl_fail(err, FL_CORRUPT, "tokenizer: model.unk_token \"%.60s\" is no token of the vocabulary", json_string_value(unk));
+    b->unk_id = (int32_t)json_integer_value(id);
+    return FL_OK;
+}
+
 /* Every setting that changes ids is known here or refused. */
-static fl_status check_settings(const bpe *b, const json_t *model, fl_err *err)
+static fl_status check_settings(const json_t *model, fl_err *err)
 {
     const char *type = json_string_value(json_object_get(model, "type"));
-    if (!type || strcmp(type, "BPE") != 0) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: models of type %.40s are not served, only byte-level BPE", type ? type : "(none)");
+    if (!type || strcmp(type, "BPE") != 0) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: models of type %.40s are not served, only BPE", type ? type : "(none)");
     static const char *const affixes[] = { "continuing_subword_prefix", "end_of_word_suffix" };
     for (size_t i = 0; i < 2; i++) {
         const char *affix = json_string_value(json_object_get(model, affixes[i]));
@@ -392,17 +542,14 @@ static fl_status check_settings(const bpe *b, const json_t *model, fl_err *err)
     }
     const json_t *dropout = json_object_get(model, "dropout");
     if (json_is_number(dropout) && json_number_value(dropout) != 0.0) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: model.dropout is not served: it would make ids random");
-    int n_bytes = 0;
-    for (int i = 0; i < 256; i++) n_bytes += b->byte_ids[i] >= 0;
-    if (n_bytes == 256) return FL_OK;                    /* no byte is ever unknown, so the rest cannot matter */
-    if (json_is_true(json_object_get(model, "byte_fallback"))) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: model.byte_fallback is not served, only byte-level BPE");
-    if (json_is_string(json_object_get(model, "unk_token"))) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: model.unk_token is not served with a vocabulary that lacks bytes");
     return FL_OK;
 }
 
-fl_status bpe_open(bpe **out, const json_t *model, fl_err *err)
+fl_status bpe_open(bpe **out, const json_t *model, bool byte_level, fl_err *err)
 {
     json_t *vocab = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
+    fl_status st = check_settings(model, err);
+    if (st != FL_OK) return st;
     if (!json_is_object(vocab)) return fl_fail(err, FL_CORRUPT, "tokenizer: model.vocab is not an object");
     if (!json_is_array(merges)) return fl_fail(err, FL_CORRUPT, "tokenizer: model.merges is not an array");
     if (json_array_size(merges) > 2 * (size_t)FL_VOCAB_MAX) return fl_fail(err, FL_CORRUPT, "tokenizer: %zu merges are more than %d", json_array_size(merges), 2 * FL_VOCAB_MAX);
@@ -410,15 +557,14 @@ fl_status bpe_open(bpe **out, const json_t *model, fl_err *err)
     if (!b) return fl_fail(err, FL_FULL, "tokenizer: no memory");
     size_t n_bytes = 0;
     void **entries = NULL;
-    fl_status st = measure_vocab(b, vocab, &n_bytes, err);
-    if (st != FL_OK) goto done;
-    if ((st = alloc_tables(b, n_bytes, json_array_size(merges), err)) != FL_OK) goto done;
+    if ((st = measure_vocab(b, vocab, &n_bytes, err)) != FL_OK) goto done;
+    if ((st = alloc_tables(b, n_bytes, json_array_size(merges), byte_level, err)) != FL_OK) goto done;
     entries = calloc((size_t)b->n_vocab, sizeof *entries);
     if (!entries) { st = fl_fail(err, FL_FULL, "tokenizer: no memory for %d tokens", b->n_vocab); goto done; }
     if ((st = fill_tokens(b, vocab, entries, err)) != FL_OK) goto done;
     index_tokens(b);
     b->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
-    if ((st = check_settings(b, model, err)) != FL_OK) goto done;
+    if ((st = read_unknown(b, model, vocab, err)) != FL_OK) goto done;
     if ((st = fill_merges(b, vocab, merges, err)) != FL_OK) goto done;
     if ((st = mark_rebuilt(b, err)) != FL_OK) goto done;
     *out = b;
@@ -437,6 +583,8 @@ void bpe_close(bpe *b)
     free(b->kind);
     free(b->word_slots);
     free(b->merges);
+    free(b->character_ids);
+    free(b->neighbours);
     free(b);
 }
 

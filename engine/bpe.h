@@ -1,4 +1,6 @@
-/* bpe.h - byte-level byte-pair encoding: the vocabulary and merges of a tokenizer.json's `model`.
+/* bpe.h - byte-pair encoding: the vocabulary and merges of a tokenizer.json's `model`.
+ * Forms    byte-level: a word is bytes, tokens are written in the byte alphabet. Of characters: a word is UTF-8; a character without a token becomes the tokens <0x00> to <0xFF>
+ *          of its bytes (byte_fallback), else the unk_token (a run of them one with fuse_unk), else nothing.
  * Order    the pair with the lowest rank merges first, of equal ones the leftmost (Sennrich et al. 2016, arXiv:1508.07909).
  * Threads  immutable after bpe_open; a scratch belongs to one call. */
 #ifndef ENGINE_BPE_H
@@ -18,11 +20,12 @@ fl_status id_list_add(id_list *list, int32_t id, fl_err *err);
 typedef struct { void *memory; size_t n_bytes; } bpe_scratch;          /* memory owned; zero-initialized */
 
 /* FL_CORRUPT or FL_UNSUPPORTED with the part's name. `model` is borrowed during the call. */
-fl_status bpe_open(bpe **out, const json_t *model, fl_err *err);
+fl_status bpe_open(bpe **out, const json_t *model, bool byte_level, fl_err *err);
 void      bpe_close(bpe *b);                     /* accepts NULL */
 int32_t   bpe_vocab(const bpe *b);               /* largest id + 1 */
 
-/* The bytes a token stands for (a token that is not written in the byte alphabet stands for its own UTF-8); *n_bytes 0 for an id without a token. */
+/* A token: the bytes it stands for when byte-level (one that is not written in the byte alphabet stands for its own UTF-8), its own UTF-8 otherwise; *n_bytes 0 for an id
+ * without a token. */
 const uint8_t *bpe_token(const bpe *b, int32_t id, size_t *n_bytes);
 
 /* Append the ids of one pre-token of n_bytes (>= 1, below 2^31). */

@@ -5,15 +5,22 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Below U+0300 every character is in form C and combines with nothing before it. */
-static size_t inert_prefix(const uint8_t *text, size_t n_bytes)
+/* Below U+0300 every character is in form C and combines with nothing before it; in the other forms only ASCII is. */
+static size_t inert_prefix(unicode_form form, const uint8_t *text, size_t n_bytes)
 {
     size_t i = 0;
-    while (i < n_bytes && text[i] < 0xCC) i++;           /* 0xCC 0x80 is U+0300; continuation bytes are below too */
+    uint8_t first = form == UNICODE_NFC ? 0xCC : 0x80;   /* 0xCC 0x80 is U+0300; continuation bytes are below too */
+    while (i < n_bytes && text[i] < first) i++;
     return i;
 }
 
-#define NFC_OPTIONS (UTF8PROC_STABLE | UTF8PROC_COMPOSE)
+static utf8proc_option_t options_of(unicode_form form)
+{
+    static const int options[] = { [UNICODE_NFC] = UTF8PROC_COMPOSE, [UNICODE_NFD] = UTF8PROC_DECOMPOSE,
+                                   [UNICODE_NFKC] = UTF8PROC_COMPOSE | UTF8PROC_COMPAT, [UNICODE_NFKD] = UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT };
+    return (utf8proc_option_t)(UTF8PROC_STABLE | options[form]);
+}
+
 #define RUN_SHORT 32
 
 static uint8_t class_of(int32_t c) { return (uint8_t)utf8proc_get_property(c)->combining_class; }
@@ -57,20 +64,20 @@ static fl_status order_marks(int32_t *c, size_t n, fl_err *err)
 
 /* The decomposed characters of text[0 .. n_bytes), ordered, at *out (malloc'ed, a byte more than they need: utf8proc encodes in place). utf8proc_map does the same
  * but orders marks by swapping neighbours: a megabyte of them took ten minutes. */
-static fl_status decompose(const uint8_t *text, size_t n_bytes, int32_t **out, size_t *n_out, fl_err *err)
+static fl_status decompose(utf8proc_option_t options, const uint8_t *text, size_t n_bytes, int32_t **out, size_t *n_out, fl_err *err)
 {
     size_t n = 0, capacity = n_bytes + 32;
     int32_t *made = malloc(capacity * sizeof *made + 1);
     for (size_t i = 0; made && i < n_bytes;) {
         int32_t c = (int32_t)utf8_next(text, &i);
-        utf8proc_ssize_t more = utf8proc_decompose_char(c, made + n, (utf8proc_ssize_t)(capacity - n), NFC_OPTIONS, NULL);
+        utf8proc_ssize_t more = utf8proc_decompose_char(c, made + n, (utf8proc_ssize_t)(capacity - n), options, NULL);
         if (more < 0) { free(made); return fl_fail(err, FL_INVALID, "tokenizer: normalization failed: %s", utf8proc_errmsg(more)); }
         if ((size_t)more > capacity - n) {               /* nothing is sure to be written: again with more room */
             capacity = 2 * capacity + (size_t)more;
             int32_t *grown = realloc(made, capacity * sizeof *made + 1);
             if (!grown) { free(made); made = NULL; break; }
             made = grown;
-            utf8proc_decompose_char(c, made + n, (utf8proc_ssize_t)(capacity - n), NFC_OPTIONS, NULL);
+            utf8proc_decompose_char(c, made + n, (utf8proc_ssize_t)(capacity - n), options, NULL);
         }
         n += (size_t)more;
     }
@@ -83,13 +90,13 @@ static fl_status decompose(const uint8_t *text, size_t n_bytes, int32_t **out, s
 }
 
 /* Append the normal form of text[0 .. n_bytes), which holds no young character. */
-static fl_status append_normal(const uint8_t *text, size_t n_bytes, uint8_t **out, size_t *n_out, size_t *capacity, fl_err *err)
+static fl_status append_normal(utf8proc_option_t options, const uint8_t *text, size_t n_bytes, uint8_t **out, size_t *n_out, size_t *capacity, fl_err *err)
 {
     int32_t *characters = NULL;
     size_t n_characters = 0;
-    fl_status st = decompose(text, n_bytes, &characters, &n_characters, err);
+    fl_status st = decompose(options, text, n_bytes, &characters, &n_characters, err);
     if (st != FL_OK) return st;
-    utf8proc_ssize_t n = utf8proc_reencode(characters, (utf8proc_ssize_t)n_characters, NFC_OPTIONS);
+    utf8proc_ssize_t n = utf8proc_reencode(characters, (utf8proc_ssize_t)n_characters, options);
     if (n < 0) { st = fl_fail(err, FL_INVALID, "tokenizer: normalization failed: %s", utf8proc_errmsg(n)); goto done; }
     size_t want = *n_out + (size_t)n + 4;                /* 4: the young character that may follow */
     if (want > *capacity) {
@@ -105,10 +112,11 @@ done:
     return st;
 }
 
-fl_status nfc_normalize(const uint8_t *text, size_t n_bytes, uint8_t **out, size_t *out_bytes, fl_err *err)
+fl_status nfc_normalize(unicode_form form, const uint8_t *text, size_t n_bytes, uint8_t **out, size_t *out_bytes, fl_err *err)
 {
     *out = NULL;
-    if (inert_prefix(text, n_bytes) == n_bytes) return FL_OK;
+    if (inert_prefix(form, text, n_bytes) == n_bytes) return FL_OK;
+    utf8proc_option_t options = options_of(form);
     uint8_t *made = NULL;
     size_t n = 0, capacity = 0, begin = 0;
     fl_status st = FL_OK;
@@ -116,14 +124,14 @@ fl_status nfc_normalize(const uint8_t *text, size_t n_bytes, uint8_t **out, size
     for (size_t i = 0; i < n_bytes && st == FL_OK;) {
         size_t at = i;
         if (text[i] < 0x80) { i++; continue; }
-        if (!unicode_is_young(utf8_next(text, &i))) continue;
-        st = append_normal(text + begin, at - begin, &made, &n, &capacity, err);
+        if (!unicode_is_young(utf8_next(text, &i), form != UNICODE_NFC)) continue;
+        st = append_normal(options, text + begin, at - begin, &made, &n, &capacity, err);
         if (st != FL_OK) break;
         memcpy(made + n, text + at, i - at);
         n += i - at;
         begin = i;
     }
-    if (st == FL_OK) st = append_normal(text + begin, n_bytes - begin, &made, &n, &capacity, err);
+    if (st == FL_OK) st = append_normal(options, text + begin, n_bytes - begin, &made, &n, &capacity, err);
     if (st != FL_OK) { free(made); return st; }
     *out = made;
     *out_bytes = n;

@@ -637,16 +637,6 @@ void pattern_free(pattern *p)
     free(p);
 }
 
-size_t pattern_symbols(const pattern *p, const uint8_t *text, size_t n_bytes, uint8_t *symbols)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < n_bytes;) {
-        if (text[i] < 0x80) symbols[n++] = text[i++];
-        else symbols[n++] = p->symbol_of[utf8_next(text, &i)];
-    }
-    return n;
-}
-
 /* ---- matching ---- */
 
 struct pattern_finder {
@@ -654,6 +644,7 @@ struct pattern_finder {
     pcre2_match_data *data;              /* owned */
     pcre2_match_context *context;        /* owned, NULL until a match needs a larger stack */
     pcre2_jit_stack *stack;              /* owned, likewise */
+    uint8_t *symbols; size_t symbols_capacity;           /* owned */
 };
 
 fl_status pattern_finder_open(pattern_finder **out, const pattern *p, fl_err *err)
@@ -677,6 +668,7 @@ void pattern_finder_close(pattern_finder *f)
     pcre2_match_data_free(f->data);
     pcre2_match_context_free(f->context);
     pcre2_jit_stack_free(f->stack);
+    free(f->symbols);
     free(f);
 }
 
@@ -689,7 +681,8 @@ static bool grow_stack(pattern_finder *f)
     return true;
 }
 
-fl_status pattern_next(pattern_finder *f, const uint8_t *symbols, size_t n, size_t from, bool *found, size_t *begin, size_t *end, fl_err *err)
+/* The next match in symbols[0 .. n) at or after `from`. */
+static fl_status find_next(pattern_finder *f, const uint8_t *symbols, size_t n, size_t from, bool *found, size_t *begin, size_t *end, fl_err *err)
 {
     int rc = pcre2_match(f->pattern->code, symbols, n, from, PCRE2_NO_UTF_CHECK, f->data, f->context);
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT && !f->context) {
@@ -707,4 +700,61 @@ fl_status pattern_next(pattern_finder *f, const uint8_t *symbols, size_t n, size
     char why[128] = "";
     pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
     return fl_fail(err, FL_INVALID, "tokenizer: the pre-tokenizer's regular expression gives up on this text: %s", why);
+}
+
+/* Write the symbols of n_bytes of valid UTF-8; room for n_bytes. Returns their number: one a character. */
+static size_t symbols_of(const pattern *p, const uint8_t *text, size_t n_bytes, uint8_t *symbols)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_bytes;) {
+        if (text[i] < 0x80) symbols[n++] = text[i++];
+        else symbols[n++] = p->symbol_of[utf8_next(text, &i)];
+    }
+    return n;
+}
+
+/* A place in a text, in bytes and in characters; a symbol is a character. */
+typedef struct { size_t byte, symbol; } place;
+
+static void advance_to(place *at, const uint8_t *text, size_t symbol)
+{
+    for (; at->symbol < symbol; at->symbol++) {
+        uint8_t b = text[at->byte];
+        at->byte += b < 0x80 ? 1 : b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
+    }
+}
+
+static fl_status reserve_symbols(pattern_finder *f, size_t n_bytes, fl_err *err)
+{
+    if (n_bytes <= f->symbols_capacity) return FL_OK;
+    free(f->symbols);
+    f->symbols = malloc(n_bytes * 2);
+    f->symbols_capacity = f->symbols ? n_bytes * 2 : 0;
+    return f->symbols ? FL_OK : fl_fail(err, FL_FULL, "tokenizer: no memory for a text of %zu bytes", n_bytes);
+}
+
+fl_status pattern_cut(pattern_finder *f, const uint8_t *text, size_t n_bytes, pattern_piece piece, void *context, fl_err *err)
+{
+    fl_status st = reserve_symbols(f, n_bytes, err);
+    if (st != FL_OK) return st;
+    size_t n = symbols_of(f->pattern, text, n_bytes, f->symbols), from = 0;
+    place last = { 0, 0 };                               /* end of the last match */
+    bool any = false;
+    while (from <= n) {
+        bool found = false;
+        size_t begin = 0, end = 0;
+        if ((st = find_next(f, f->symbols, n, from, &found, &begin, &end, err)) != FL_OK) return st;
+        if (!found) break;
+        if (begin == end && any && end == last.symbol) { from = end + 1; continue; }      /* an empty match behind a match does not count */
+        place at = last;
+        advance_to(&at, text, begin);
+        if (at.byte > last.byte && (st = piece(context, last.byte, at.byte, false, err)) != FL_OK) return st;
+        place stop = at;
+        advance_to(&stop, text, end);
+        if ((st = piece(context, at.byte, stop.byte, true, err)) != FL_OK) return st;
+        last = stop;
+        any = true;
+        from = end;
+    }
+    return last.byte < n_bytes ? piece(context, last.byte, n_bytes, false, err) : FL_OK;
 }

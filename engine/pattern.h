@@ -21,13 +21,13 @@ fl_status pattern_compile(pattern **out, const char *regex, size_t n_bytes, fl_e
 fl_status pattern_compile_literal(pattern **out, const char *text, size_t n_bytes, fl_err *err);
 void      pattern_free(pattern *p);              /* accepts NULL */
 
-/* Write the symbols of n_bytes of valid UTF-8; room for n_bytes. Returns their number: one a character. */
-size_t pattern_symbols(const pattern *p, const uint8_t *text, size_t n_bytes, uint8_t *symbols);
-
 fl_status pattern_finder_open(pattern_finder **out, const pattern *p, fl_err *err);
 void      pattern_finder_close(pattern_finder *f);
 
-/* The next match in symbols[0 .. n) at or after `from`: *found, *begin, *end. FL_INVALID when the pattern gives up on this text. */
-fl_status pattern_next(pattern_finder *f, const uint8_t *symbols, size_t n, size_t from, bool *found, size_t *begin, size_t *end, fl_err *err);
+/* Called with each match and each non-empty text between matches, in order, as bytes [begin, end); a match may be empty. A failure stops the cutting and is returned. */
+typedef fl_status (*pattern_piece)(void *context, size_t begin, size_t end, bool is_match, fl_err *err);
+
+/* Cut n_bytes of valid UTF-8 into matches and the rest. FL_INVALID when the pattern gives up on this text. */
+fl_status pattern_cut(pattern_finder *f, const uint8_t *text, size_t n_bytes, pattern_piece piece, void *context, fl_err *err);
 
 #endif

@@ -156,7 +156,7 @@ static bool judge_end(fl_result *result, request *r, sample *s, const fl_detok *
 {
     const int32_t id = s->ids[s->n_ids - 1], end = find_end(r, id);
     size_t n_bytes;
-    const uint8_t *bytes = fl_detok_token(detok, id, true, &n_bytes);
+    const uint8_t *bytes = fl_detok_next(detok, &s->place, id, &n_bytes);
     int64_t kept = s->n_text_bytes;
     s->n_text_bytes += (int64_t)n_bytes;
     int32_t string = -1;

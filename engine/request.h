@@ -19,6 +19,7 @@ typedef struct {
     float *logprobs;                 /* owned [capacity]; NULL without logprobs, as the next two */
     int32_t *top_ids; float *top_logprobs;       /* owned [capacity * n_top] */
     stop_cursor cursor;
+    fl_detok_place place;
     int64_t n_text_bytes;            /* of ids, specials skipped */
 } sample;
 

@@ -1,9 +1,10 @@
-/* raw text ─▶ added tokens ─▶ NFC ─▶ normalized added tokens ─▶ pre-tokenizer ─▶ BPE ─▶ (post-processor's tokens around it) */
+/* raw text ─▶ added tokens ─▶ normalizer ─▶ normalized added tokens ─▶ pre-tokenizer ─▶ BPE ─▶ (post-processor's tokens around it) */
 #include "engine/tokenizer.h"
 #include "engine/added_tokens.h"
 #include "engine/bpe.h"
-#include "engine/nfc.h"
+#include "engine/normalize.h"
 #include "engine/pretokenize.h"
+#include "engine/token_decoder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +19,9 @@ enum { FILE_BYTES_MAX = 512 << 20, SPECIALS_MAX = 64, SEQUENCE_DEPTH_MAX = 4 };
 struct tokenizer {
     bpe *bpe;                            /* owned */
     added_tokens *added;                 /* owned */
+    normalizer *normalizer;              /* owned */
     pretokenizer *pretokenizer;          /* owned */
-    bool nfc;
+    token_decoder *decoder;              /* owned */
     int32_t before[SPECIALS_MAX], after[SPECIALS_MAX];   /* the post-processor's tokens */
     int32_t n_before, n_after;
     int32_t n_vocab;
@@ -55,30 +57,6 @@ done:
     free(made);
     close(fd);
     return st;
-}
-
-static fl_status read_normalizer(tokenizer *t, const json_t *d, int depth, fl_err *err)
-{
-    if (!d || json_is_null(d)) return FL_OK;
-    const char *type = json_string_value(json_object_get(d, "type"));
-    if (type && strcmp(type, "NFC") == 0) { t->nfc = true; return FL_OK; }
-    const json_t *list = json_object_get(d, "normalizers");
-    if (!type || strcmp(type, "Sequence") != 0 || !json_is_array(list) || depth == SEQUENCE_DEPTH_MAX)
-        return fl_fail(err, FL_UNSUPPORTED, "tokenizer: the normalizer %.40s is not served (NFC and none are)", type ? type : "(none)");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        fl_status st = read_normalizer(t, json_array_get(list, i), depth + 1, err);
-        if (st != FL_OK) return st;
-    }
-    return FL_OK;
-}
-
-static fl_status check_decoder(const json_t *d, int depth, fl_err *err)
-{
-    const char *type = json_string_value(json_object_get(d, "type"));
-    if (type && strcmp(type, "ByteLevel") == 0) return FL_OK;
-    const json_t *list = json_object_get(d, "decoders");
-    if (type && strcmp(type, "Sequence") == 0 && json_array_size(list) == 1 && depth < SEQUENCE_DEPTH_MAX) return check_decoder(json_array_get(list, 0), depth + 1, err);
-    return fl_fail(err, FL_UNSUPPORTED, "tokenizer: the decoder %.40s is not served (ByteLevel is)", type ? type : "(none)");
 }
 
 /* The ids of a template's special token. */
@@ -136,12 +114,15 @@ static fl_status build(tokenizer *t, const json_t *root, fl_err *err)
 {
     const json_t *model = json_object_get(root, "model");
     if (!json_is_object(model)) return fl_fail(err, FL_CORRUPT, "tokenizer: the file has no `model`");
-    fl_status st = read_normalizer(t, json_object_get(root, "normalizer"), 0, err);
+    fl_status st = normalizer_open(&t->normalizer, json_object_get(root, "normalizer"), err);
     if (st != FL_OK) return st;
     if ((st = pretokenizer_open(&t->pretokenizer, json_object_get(root, "pre_tokenizer"), err)) != FL_OK) return st;
-    if ((st = check_decoder(json_object_get(root, "decoder"), 0, err)) != FL_OK) return st;
-    if ((st = bpe_open(&t->bpe, model, err)) != FL_OK) return st;
-    if ((st = added_tokens_open(&t->added, json_object_get(root, "added_tokens"), json_object_get(model, "vocab"), t->nfc, err)) != FL_OK) return st;
+    if (pretokenizer_knows_first(t->pretokenizer) && normalizer_removes(t->normalizer))
+        return fl_fail(err, FL_UNSUPPORTED, "tokenizer: a Metaspace pre-tokenizer with prepend_scheme first is not served behind a normalizer that removes characters");
+    bool byte_level = pretokenizer_is_byte_level(t->pretokenizer);
+    if ((st = token_decoder_open(&t->decoder, json_object_get(root, "decoder"), byte_level, err)) != FL_OK) return st;
+    if ((st = bpe_open(&t->bpe, model, byte_level, err)) != FL_OK) return st;
+    if ((st = added_tokens_open(&t->added, json_object_get(root, "added_tokens"), json_object_get(model, "vocab"), t->normalizer, err)) != FL_OK) return st;
     t->n_vocab = bpe_vocab(t->bpe) > added_tokens_vocab(t->added) ? bpe_vocab(t->bpe) : added_tokens_vocab(t->added);
     return read_post_processor(t, json_object_get(root, "post_processor"), 0, err);
 }
@@ -175,7 +156,9 @@ void tokenizer_close(tokenizer *t)
     if (!t) return;
     bpe_close(t->bpe);
     added_tokens_close(t->added);
+    normalizer_close(t->normalizer);
     pretokenizer_close(t->pretokenizer);
+    token_decoder_close(t->decoder);
     free(t);
 }
 
@@ -197,24 +180,25 @@ static fl_status encode_word(void *context, const uint8_t *bytes, size_t n_bytes
 }
 
 /* A text without raw added tokens, after normalization. */
-static fl_status encode_normal(encoding *e, const uint8_t *text, size_t n_bytes, fl_err *err)
+static fl_status encode_normal(encoding *e, const uint8_t *text, size_t n_bytes, bool is_first, fl_err *err)
 {
     text_parts parts = { 0 };
     fl_status st = added_tokens_split(e->t->added, true, text, n_bytes, &parts, err);
     for (size_t i = 0; i < parts.n && st == FL_OK; i++) {
         const text_part *p = &parts.parts[i];
-        st = p->id >= 0 ? id_list_add(&e->ids, p->id, err) : pretokenize_text(e->run, text + p->begin, p->end - p->begin, encode_word, e, err);
+        if (p->id >= 0) st = id_list_add(&e->ids, p->id, err);
+        else st = pretokenize_text(e->run, text + p->begin, p->end - p->begin, is_first && p->begin == 0, encode_word, e, err);
     }
     free(parts.parts);
     return st;
 }
 
-static fl_status encode_raw(encoding *e, const uint8_t *text, size_t n_bytes, fl_err *err)
+static fl_status encode_raw(encoding *e, const uint8_t *text, size_t n_bytes, bool is_first, fl_err *err)
 {
     uint8_t *normal = NULL;
     size_t n = 0;
-    fl_status st = e->t->nfc ? nfc_normalize(text, n_bytes, &normal, &n, err) : FL_OK;
-    if (st == FL_OK) st = normal ? encode_normal(e, normal, n, err) : encode_normal(e, text, n_bytes, err);
+    fl_status st = normalizer_run(e->t->normalizer, text, n_bytes, &normal, &n, err);
+    if (st == FL_OK) st = encode_normal(e, normal ? normal : text, n, is_first, err);
     free(normal);
     return st;
 }
@@ -230,7 +214,7 @@ fl_status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes,
     if (st == FL_OK) st = added_tokens_split(t->added, false, (const uint8_t *)text, n_bytes, &parts, err);
     for (size_t i = 0; i < parts.n && st == FL_OK; i++) {
         const text_part *p = &parts.parts[i];
-        st = p->id >= 0 ? id_list_add(&e.ids, p->id, err) : encode_raw(&e, (const uint8_t *)text + p->begin, p->end - p->begin, err);
+        st = p->id >= 0 ? id_list_add(&e.ids, p->id, err) : encode_raw(&e, (const uint8_t *)text + p->begin, p->end - p->begin, p->begin == 0, err);
     }
     for (int32_t i = 0; add_special && i < t->n_after && st == FL_OK; i++) st = id_list_add(&e.ids, t->after[i], err);
     if (st == FL_OK && !e.ids.ids) {                     /* no ids: still something to free */
@@ -251,21 +235,27 @@ fl_status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes,
 
 /* ---- decoding ---- */
 
-/* What the reference's ByteLevel decoder makes of an added token: its bytes when it is written in the byte alphabet, else its UTF-8. */
-static fl_status decode_added(const uint8_t *content, size_t n, uint8_t **out, size_t *n_out, fl_err *err)
+/* The text of every id: pieces[id], NULL for an id without a token. A byte-level vocabulary holds its tokens decoded; added tokens are written out. */
+typedef struct { uint8_t **pieces; size_t *n_bytes; uint8_t *bits; uint32_t *offsets; uint8_t *bytes; } detok_parts;
+
+static fl_status gather_vocabulary(const tokenizer *t, int32_t n_vocab, detok_parts *d, fl_err *err)
 {
-    uint8_t *bytes = malloc(n + 1);
-    if (!bytes) return fl_fail(err, FL_FULL, "tokenizer: no memory for the text of the tokens");
-    if (!byte_alphabet_decode((const char *)content, n, bytes, n_out)) {
-        memcpy(bytes, content, n);
-        *n_out = n;
+    for (int32_t id = 0; id < n_vocab; id++) {
+        size_t n;
+        const uint8_t *token = bpe_token(t->bpe, id, &n);
+        if (n == 0) continue;
+        if (!pretokenizer_is_byte_level(t->pretokenizer)) {
+            fl_status st = token_decoder_run(t->decoder, token, n, &d->pieces[id], &d->n_bytes[id], &d->bits[id], err);
+            if (st != FL_OK) return st;
+            continue;
+        }
+        d->pieces[id] = malloc(n);
+        if (!d->pieces[id]) return fl_fail(err, FL_FULL, "tokenizer: no memory for the text of the tokens");
+        memcpy(d->pieces[id], token, n);
+        d->n_bytes[id] = n;
     }
-    free(*out);
-    *out = bytes;
     return FL_OK;
 }
-
-typedef struct { uint8_t **added; size_t *added_bytes; bool *special; uint32_t *offsets; uint8_t *bytes; } detok_parts;
 
 static fl_status gather_added(const tokenizer *t, int32_t n_vocab, detok_parts *d, fl_err *err)
 {
@@ -275,33 +265,27 @@ static fl_status gather_added(const tokenizer *t, int32_t n_vocab, detok_parts *
         bool special;
         int32_t id = added_tokens_entry(t->added, i, &content, &n, &special);
         if (id >= n_vocab) continue;
-        d->special[id] = special;
-        fl_status st = decode_added(content, n, &d->added[id], &d->added_bytes[id], err);
+        free(d->pieces[id]);
+        d->pieces[id] = NULL;
+        fl_status st = token_decoder_run(t->decoder, content, n, &d->pieces[id], &d->n_bytes[id], &d->bits[id], err);
         if (st != FL_OK) return st;
+        if (special) d->bits[id] |= FL_TOKEN_SPECIAL;
     }
     return FL_OK;
 }
 
-static const uint8_t *token_bytes(const tokenizer *t, const detok_parts *d, int32_t id, size_t *n)
+static fl_status lay_out(int32_t n_vocab, detok_parts *d, fl_err *err)
 {
-    if (!d->added[id]) return bpe_token(t->bpe, id, n);
-    *n = d->added_bytes[id];
-    return d->added[id];
-}
-
-static fl_status lay_out(const tokenizer *t, int32_t n_vocab, detok_parts *d, fl_err *err)
-{
-    size_t total = 0, n;
-    for (int32_t id = 0; id < n_vocab; id++) { token_bytes(t, d, id, &n); total += n; }
+    size_t total = 0;
+    for (int32_t id = 0; id < n_vocab; id++) total += d->n_bytes[id];
     if (total > UINT32_MAX) return fl_fail(err, FL_UNSUPPORTED, "tokenizer: the tokens have %zu bytes of text together", total);
     d->bytes = malloc(total + 1);
     if (!d->bytes) return fl_fail(err, FL_FULL, "tokenizer: no memory for the text of the tokens");
     uint32_t at = 0;
     for (int32_t id = 0; id < n_vocab; id++) {
-        const uint8_t *bytes = token_bytes(t, d, id, &n);
         d->offsets[id] = at;
-        memcpy(d->bytes + at, bytes, n);
-        at += (uint32_t)n;
+        if (d->n_bytes[id] > 0) memcpy(d->bytes + at, d->pieces[id], d->n_bytes[id]);
+        at += (uint32_t)d->n_bytes[id];
     }
     d->offsets[n_vocab] = at;
     return FL_OK;
@@ -311,17 +295,18 @@ fl_status tokenizer_detok(const tokenizer *t, int32_t n_vocab, fl_detok **out, f
 {
     if (n_vocab < 0 || n_vocab > FL_VOCAB_MAX) return fl_fail(err, FL_INVALID, "tokenizer: a table of %d ids", n_vocab);
     size_t n = (size_t)n_vocab;
-    detok_parts d = { calloc(n + 1, sizeof(uint8_t *)), calloc(n + 1, sizeof(size_t)), calloc(n + 1, sizeof(bool)), calloc(n + 1, sizeof(uint32_t)), NULL };
+    detok_parts d = { calloc(n + 1, sizeof(uint8_t *)), calloc(n + 1, sizeof(size_t)), calloc(n + 1, 1), calloc(n + 1, sizeof(uint32_t)), NULL };
     fl_status st;
-    if (!d.added || !d.added_bytes || !d.special || !d.offsets) { st = fl_fail(err, FL_FULL, "tokenizer: no memory for the text of %d tokens", n_vocab); goto done; }
+    if (!d.pieces || !d.n_bytes || !d.bits || !d.offsets) { st = fl_fail(err, FL_FULL, "tokenizer: no memory for the text of %d tokens", n_vocab); goto done; }
+    if ((st = gather_vocabulary(t, n_vocab, &d, err)) != FL_OK) goto done;
     if ((st = gather_added(t, n_vocab, &d, err)) != FL_OK) goto done;
-    if ((st = lay_out(t, n_vocab, &d, err)) != FL_OK) goto done;
-    st = fl_detok_make(out, n_vocab, d.bytes, d.offsets, d.special, err);
+    if ((st = lay_out(n_vocab, &d, err)) != FL_OK) goto done;
+    st = fl_detok_make_form(out, n_vocab, d.bytes, d.offsets, d.bits, token_decoder_form(t->decoder), err);
 done:
-    for (size_t i = 0; d.added && i < n; i++) free(d.added[i]);
-    free(d.added);
-    free(d.added_bytes);
-    free(d.special);
+    for (size_t i = 0; d.pieces && i < n; i++) free(d.pieces[i]);
+    free(d.pieces);
+    free(d.n_bytes);
+    free(d.bits);
     free(d.offsets);
     free(d.bytes);
     return st;

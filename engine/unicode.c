@@ -2,6 +2,7 @@
 #include "engine/unicode_ranges.h"
 
 #include <string.h>
+#include <utf8proc.h>
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
@@ -53,7 +54,24 @@ static bool among(const unicode_range *r, size_t count, uint32_t c)
 }
 
 bool unicode_is_space(uint32_t c) { return among(unicode_spaces, COUNT(unicode_spaces), c); }
-bool unicode_is_young(uint32_t c) { return among(unicode_young, COUNT(unicode_young), c); }
+
+bool unicode_is_young(uint32_t c, bool decomposing)
+{
+    return among(unicode_young, COUNT(unicode_young), c) || (decomposing && among(unicode_young_decompositions, COUNT(unicode_young_decompositions), c));
+}
+
+size_t unicode_lower(uint32_t c, uint32_t lower[2])
+{
+    if (c < 0x80) { lower[0] = c >= 'A' && c <= 'Z' ? c | 0x20 : c; return 1; }
+    if (c == 0x130) { lower[0] = 'i'; lower[1] = 0x307; return 2; }
+    for (size_t i = 0; i < COUNT(unicode_lower_cases) && unicode_lower_cases[i].first <= c; i++) {
+        if (unicode_lower_cases[i].first == c) { lower[0] = unicode_lower_cases[i].last; return 1; }
+    }
+    lower[0] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+    return 1;
+}
+
+const char *unicode_numeric(void) { return unicode_numeric_class; }
 
 bool unicode_is_added_word(uint32_t c)
 {

@@ -28,8 +28,12 @@ const unicode_range *unicode_word_rest(size_t *count);
 bool unicode_is_space(uint32_t c);
 /* A word character to the matcher of added tokens (the reference uses another regular expression library there). */
 bool unicode_is_added_word(uint32_t c);
-/* Inert for the reference's NFC, whatever utf8proc thinks. */
-bool unicode_is_young(uint32_t c);
+/* Inert for the reference's normalization, whatever utf8proc thinks; `decomposing` is a form other than NFC. */
+bool unicode_is_young(uint32_t c, bool decomposing);
+/* The lower case of c: one character, of U+0130 two. */
+size_t unicode_lower(uint32_t c, uint32_t lower[2]);
+/* The regular expression of what the Digits pre-tokenizer takes for a digit. */
+const char *unicode_numeric(void);
 
 /* Decode one character of valid UTF-8. */
 static inline uint32_t utf8_next(const uint8_t *s, size_t *i)
@@ -41,6 +45,16 @@ static inline uint32_t utf8_next(const uint8_t *s, size_t *i)
     uint32_t c = (b & 0x07) << 18 | (s[*i + 1] & 0x3Fu) << 12 | (s[*i + 2] & 0x3Fu) << 6 | (s[*i + 3] & 0x3Fu);
     *i += 4;
     return c;
+}
+
+/* Encode c; room for 4 bytes. Returns how many. */
+static inline size_t utf8_put(uint8_t *s, uint32_t c)
+{
+    if (c < 0x80) { s[0] = (uint8_t)c; return 1; }
+    if (c < 0x800) { s[0] = (uint8_t)(0xC0 | c >> 6); s[1] = (uint8_t)(0x80 | (c & 0x3F)); return 2; }
+    if (c < 0x10000) { s[0] = (uint8_t)(0xE0 | c >> 12); s[1] = (uint8_t)(0x80 | (c >> 6 & 0x3F)); s[2] = (uint8_t)(0x80 | (c & 0x3F)); return 3; }
+    s[0] = (uint8_t)(0xF0 | c >> 18); s[1] = (uint8_t)(0x80 | (c >> 12 & 0x3F)); s[2] = (uint8_t)(0x80 | (c >> 6 & 0x3F)); s[3] = (uint8_t)(0x80 | (c & 0x3F));
+    return 4;
 }
 
 #endif

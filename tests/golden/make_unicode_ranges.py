@@ -2,7 +2,7 @@
 """Writes engine/unicode_ranges.h: which characters the reference's regular expressions call letters, digits, marks and spaces.
 
 The reference is the Python package `tokenizers`; its own answers for every code point are what is written, so its Unicode version decides.
-The characters whose normalization differs between `tokenizers` and the libutf8proc on this machine are found the same way.
+The characters whose normalization or lower case differs between `tokenizers` and the libutf8proc on this machine are found the same way.
 
     python3 make_unicode_ranges.py > ../../engine/unicode_ranges.h        (needs `pip install tokenizers`, libutf8proc.so.2; about two minutes)
 """
@@ -38,24 +38,61 @@ def ranges(points):
     return out
 
 
-def utf8proc_nfc():
-    lib, libc = ctypes.CDLL("libutf8proc.so.2"), ctypes.CDLL(None)
+FORMS = {"NFC": 1 << 3, "NFD": 1 << 4, "NFKC": 1 << 2 | 1 << 3, "NFKD": 1 << 2 | 1 << 4}      # utf8proc's options beside STABLE
+
+
+def utf8proc():
+    lib = ctypes.CDLL("libutf8proc.so.2")
     lib.utf8proc_map.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int]
     lib.utf8proc_map.restype = ctypes.c_ssize_t
     lib.utf8proc_version.restype = ctypes.c_char_p
+    return lib
 
-    def nfc(text):
+
+def utf8proc_form(form):
+    lib, libc = utf8proc(), ctypes.CDLL(None)
+
+    def normalize(text):
         data, out = text.encode(), ctypes.c_void_p()
-        n = lib.utf8proc_map(data, len(data), ctypes.byref(out), 1 << 3 | 1 << 1)
+        n = lib.utf8proc_map(data, len(data), ctypes.byref(out), FORMS[form] | 1 << 1)
         result = ctypes.string_at(out.value, n).decode()
         libc.free(out)
         return result
-    return nfc, lib.utf8proc_version().decode()
+    return normalize
+
+
+def younger_decompositions():
+    """Characters that utf8proc decomposes in some form and the reference in none."""
+    out = set()
+    for form in FORMS:
+        reference, ours = getattr(normalizers, form)().normalize_str, utf8proc_form(form)
+        for c in CODE_POINTS:
+            if reference(chr(c)) != ours(chr(c)):
+                if reference(chr(c)) != chr(c):
+                    sys.exit(f"U+{c:04X} in {form}: not a question of age")
+                out.add(c)
+    return out
+
+
+def other_lower_case():
+    """Characters whose lower case is another one for the reference than for utf8proc: (character, lower case)."""
+    reference, lib = normalizers.Lowercase().normalize_str, utf8proc()
+    pairs = [(c, [ord(x) for x in reference(chr(c))]) for c in CODE_POINTS if reference(chr(c)) != chr(lib.utf8proc_tolower(c))]
+    if any(len(lower) > 1 for c, lower in pairs if c != 0x130) or dict(pairs)[0x130] != [0x69, 0x307]:
+        sys.exit("more than U+0130 has a lower case of several characters")
+    return [(c, lower[0]) for c, lower in pairs if c != 0x130]
+
+
+def numeric_beyond_n():
+    """What Digits takes for a digit beyond \\p{N} (the reference uses another Unicode version there)."""
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    numbers = members(r"\p{N}")
+    return {c for c in CODE_POINTS if c not in numbers and len(digits.pre_tokenize_str("a" + chr(c))) == 2}
 
 
 def younger_than_reference():
     """Characters that reorder or compose for utf8proc and are inert for the reference, because its Unicode version is older."""
-    nfc, version = utf8proc_nfc()
+    nfc = utf8proc_form("NFC")
     reference = normalizers.NFC().normalize_str
     out = set()
     for c in CODE_POINTS:
@@ -70,7 +107,7 @@ def younger_than_reference():
         parts = decomposition(c)
         if len(parts) == 2 and reference("".join(parts)) != nfc("".join(parts)):
             out.add(ord(parts[1]))
-    return out, version
+    return out
 
 
 def decomposition(c):
@@ -94,8 +131,7 @@ def main():
         sets[name] = members(r"\p{%s}" % name)
         for c in sets[name]:
             of[c] = index
-    young, utf8proc_version = younger_than_reference()
-    print(f"""/* unicode_ranges.h - made by tests/golden/make_unicode_ranges.py from tokenizers {tokenizers.__version__} and utf8proc {utf8proc_version}; do not edit.
+    print(f"""/* unicode_ranges.h - made by tests/golden/make_unicode_ranges.py from tokenizers {tokenizers.__version__} and utf8proc {utf8proc().utf8proc_version().decode()}; do not edit.
  * Included by unicode.c alone. */
 #ifndef ENGINE_UNICODE_RANGES_H
 #define ENGINE_UNICODE_RANGES_H
@@ -125,7 +161,15 @@ static const uint32_t unicode_runs[] = {{""")
     show_ranges("unicode_word_extra", word - base, "\\w beyond L, M, Nd, Nl and Pc")
     for name in SCRIPTS:
         show_ranges("unicode_" + name.lower(), members(r"\p{%s}" % name), "\\p{%s}" % name)
-    show_ranges("unicode_young", young, "inert in the reference's NFC, not in utf8proc's")
+    show_ranges("unicode_young", younger_than_reference(), "inert in the reference's NFC, not in utf8proc's")
+    show_ranges("unicode_young_decompositions", younger_decompositions(), "decomposed by utf8proc in some form, never by the reference")
+    pairs = [f"{{0x{a:X}, 0x{b:X}}}" for a, b in other_lower_case()]
+    print("\n/* The reference's lower case where utf8proc has another; U+0130 becomes two characters. */\nstatic const unicode_range unicode_lower_cases[] = {")
+    for i in range(0, len(pairs), 8):
+        print("    " + ", ".join(pairs[i:i + 8]) + ",")
+    print("};")
+    numeric = "".join(f"\\\\x{{{a:x}}}-\\\\x{{{b:x}}}" for a, b in ranges(numeric_beyond_n()))
+    print(f'\n/* What Digits takes for a digit. */\nstatic const char unicode_numeric_class[] = "[\\\\p{{N}}{numeric}]";')
     print("\n#endif")
 
 

@@ -40,12 +40,19 @@ static void refused(fl_status want, const char *part, const char *text)
 static void unknown_parts_are_named(void **state)
 {
     (void)state;
-    refused(FL_UNSUPPORTED, "normalizer NFKC", "{\"normalizer\":{\"type\":\"NFKC\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"}," MODEL "}");
-    refused(FL_UNSUPPORTED, "pre-tokenizer Metaspace", "{\"pre_tokenizer\":{\"type\":\"Metaspace\"}," MODEL "}");
-    refused(FL_UNSUPPORTED, "pre-tokenizer (none)", "{" MODEL "}");
-    refused(FL_UNSUPPORTED, "no ByteLevel", "{\"pre_tokenizer\":{\"type\":\"Digits\",\"individual_digits\":true}," MODEL "}");
+    refused(FL_UNSUPPORTED, "normalizer Nmt", "{\"normalizer\":{\"type\":\"Nmt\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\"}," MODEL "}");
+    refused(FL_UNSUPPORTED, "Replace of an empty string", "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"a\"}," MODEL "}");
+    refused(FL_UNSUPPORTED, "pre-tokenizer Whitespace", "{\"pre_tokenizer\":{\"type\":\"Whitespace\"}," MODEL "}");
+    refused(FL_UNSUPPORTED, "without a decoder", "{" MODEL "}");
+    refused(FL_UNSUPPORTED, "prepend_scheme", "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}," MODEL "}");
+    refused(FL_UNSUPPORTED, "behind a normalizer that removes", "{\"normalizer\":{\"type\":\"Strip\",\"strip_left\":true,\"strip_right\":true},"
+            "\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"first\"},\"decoder\":{\"type\":\"Fuse\"}," MODEL "}");
     refused(FL_UNSUPPORTED, "behind ByteLevel", "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]}," MODEL "}");
-    refused(FL_UNSUPPORTED, "decoder Fuse", "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"Fuse\"}," MODEL "}");
+    refused(FL_UNSUPPORTED, "not ByteLevel alone", "{\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"decoder\":{\"type\":\"Fuse\"}," MODEL "}");
+    refused(FL_UNSUPPORTED, "decoder WordPiece", "{\"decoder\":{\"type\":\"WordPiece\"}," MODEL "}");
+    refused(FL_UNSUPPORTED, "decoder Replace is not served at its place", "{\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},"
+            "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"b\"}]}," MODEL "}");
+    refused(FL_UNSUPPORTED, "stop 0", "{\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":0,\"stop\":1}," MODEL "}");
     refused(FL_UNSUPPORTED, "post-processor RobertaProcessing", HEAD "\"post_processor\":{\"type\":\"RobertaProcessing\"}," MODEL "}");
     refused(FL_UNSUPPORTED, "type Unigram", HEAD "\"model\":{\"type\":\"Unigram\"," VOCAB ",\"merges\":[]}}");
     refused(FL_UNSUPPORTED, "end_of_word_suffix", HEAD "\"model\":{\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\"," VOCAB ",\"merges\":[]}}");
@@ -76,6 +83,9 @@ static void damaged_files_are_corrupt(void **state)
     refused(FL_CORRUPT, "merge 0 is not two tokens", HEAD "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"a b c\"]}}");
     refused(FL_CORRUPT, "merge 1 is not two tokens", HEAD "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[\"a b\",[\"a\"]]}}");
     refused(FL_CORRUPT, "merge 0 is not two tokens", HEAD "\"model\":{\"type\":\"BPE\"," VOCAB ",\"merges\":[7]}}");
+    refused(FL_CORRUPT, "is not one character", "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"}," MODEL "}");
+    refused(FL_CORRUPT, "is no token of the vocabulary", "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\"," VOCAB ",\"merges\":[]}}");
+    refused(FL_CORRUPT, "Replace.content is not a string", "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"}}," MODEL "}");
     refused(FL_CORRUPT, "added_tokens is not an array", HEAD "\"added_tokens\":{\"a\":1}," MODEL "}");
     refused(FL_CORRUPT, "added token 0 has no content", HEAD "\"added_tokens\":[3]," MODEL "}");
     refused(FL_CORRUPT, "neither pattern.Regex", "{\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\"}," MODEL "}");
