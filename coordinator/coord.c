@@ -12,6 +12,8 @@ fl_status coord_open(coord **out, const coord_options *options, fl_err *err)
     coord *c = coord_alloc(1, sizeof *c);
     c->options = *options;
     c->next_lease = options->next_lease;
+    c->fleet_version = 1;
+    c->shard_items = coord_alloc(GRANT_ITEMS_MAX, sizeof *c->shard_items);
     *out = c;
     return FL_OK;
 }
@@ -39,6 +41,8 @@ void coord_close(coord *c, action_list *out)
     free(c->detoks);
     free(c->workers);
     free(c->jobs);
+    free(c->open);
+    free(c->shard_items);
     free(c);
 }
 
@@ -68,7 +72,7 @@ static fl_status take_message(coord *c, const event *ev, fl_err *err)
 {
     switch (ev->msg->type) {
     case WIRE_HELLO:
-        if (ev->msg->hello.worker != ev->worker.v) break;
+        if (ev->worker.v == 0 || ev->msg->hello.worker != ev->worker.v) break;
         worker_message(c, ev->worker, ev->msg, ev->body);
         return FL_OK;
     case WIRE_BEAT: case WIRE_DETOK: case WIRE_RESULT: case WIRE_ROW_ERROR: case WIRE_HANDBACK: case WIRE_BYE:
@@ -135,6 +139,7 @@ fl_status coord_step(coord *c, int64_t now_ms, const event *ev, action_list *out
     case EVENT_WORKER_GONE: worker_dead(c, ev); break;
     case EVENT_UNREACHABLE:
         if ((w = worker_find(c, ev->worker)) != NULL) w->is_unreachable = true;
+        c->fleet_version++;
         break;
     case EVENT_DRAIN: drain(c, ev->drain); break;
     case EVENT_DISK:

@@ -8,8 +8,6 @@
 
 #include "coordinator/coord_state.h"
 
-#define GRANT_ITEMS_MAX 4096             /* proto/wire.h, WIRE_GRANT_FIELDS */
-
 static bool may_work(const coord *c, const worker *w)
 {
     return w->is_accepted && !w->is_draining && !w->is_unreachable && !c->is_draining && !c->is_disk_full &&
@@ -25,20 +23,21 @@ static bool has_room_for(const job *j, const worker *w, row_index row)
 /* The lowest row at or after `*row` of the rows that wait for a worker that can serve them, which this one is. */
 static bool next_room_row(const job *j, const worker *w, bool is_first, row_index *row)
 {
+    if (row_table_queue_count(j->rows, ROW_QUEUE_ROOM) == 0) return false;
     bool found = is_first ? row_table_first(j->rows, ROW_QUEUE_ROOM, row) : row_table_next(j->rows, ROW_QUEUE_ROOM, *row, row);
     while (found && !has_room_for(j, w, *row)) found = row_table_next(j->rows, ROW_QUEUE_ROOM, *row, row);
     return found;
 }
 
-static bool is_grantable(const job *j, const worker *w)
+static bool is_grantable(const job *j, worker *w)
 {
-    return j->state == JOB_OPEN && !j->pause[0] && worker_serves(w, j, NULL, NULL);
+    return !j->pause[0] && worker_can_serve(w, j);
 }
 
 bool grant_possible(const coord *c, const job *j, const worker *w)
 {
     row_index row;
-    return may_work(c, w) && is_grantable(j, w) &&
+    return may_work(c, w) && j->state == JOB_OPEN && !j->pause[0] && worker_serves(w, j, NULL, NULL) &&
            (row_table_queue_count(j->rows, ROW_QUEUE_FRESH) > 0 || row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT) > 0 || next_room_row(j, w, true, &row));
 }
 
@@ -125,7 +124,11 @@ static int by_row(const void *a, const void *b)
 
 static void grant_shard(coord *c, worker *w, job *j, shard *s, bool is_alone)
 {
-    qsort(s->items, s->n_items, sizeof *s->items, by_row);       /* rows that needed room were taken first */
+    for (uint32_t i = 1; i < s->n_items; i++) {          /* rows that needed room were taken first */
+        if (by_row(&s->items[i - 1], &s->items[i]) < 0) continue;
+        qsort(s->items, s->n_items, sizeof *s->items, by_row);
+        break;
+    }
     job_pin(c, j, w);
     announce_job(c, w, j);
     lease *l = lease_add(c, next_lease_id(c), j, w->id, s->items, s->n_items);
@@ -148,10 +151,11 @@ static void grant_shard(coord *c, worker *w, job *j, shard *s, bool is_alone)
 /* One suspect row of the first job that has one, alone. True: this worker is the one that runs suspects, so it gets nothing else. */
 static bool grant_suspect(coord *c, worker *w)
 {
-    for (size_t i = 0; i < c->n_jobs; i++) {
-        job *j = c->jobs[i];
+    for (size_t i = 0; i < c->n_open; i++) {
+        job *j = c->open[i];
         row_index row;
-        if (!is_grantable(j, w) || !worker_has_detok(c, w, j) || !row_table_first(j->rows, ROW_QUEUE_SUSPECT, &row)) continue;
+        if (row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT) == 0 || !is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
+        if (!row_table_first(j->rows, ROW_QUEUE_SUSPECT, &row)) continue;
         worker *runs = worker_find(c, c->alone_worker);
         if (!runs || !may_work(c, runs) || !is_grantable(j, runs)) {
             c->alone_worker = w->id;
@@ -159,8 +163,7 @@ static bool grant_suspect(coord *c, worker *w)
         }
         if (runs != w) return false;
         if (w->n_leases > 0) return true;                /* finishes what it holds first */
-        shard s = { .items = fl_arena_take(&c->out->arena, GRANT_ITEMS_MAX * sizeof(lease_item)) };
-        FL_ASSERT(s.items);
+        shard s = { .items = c->shard_items };
         shard_take(&s, j, row, UINT32_MAX);
         grant_shard(c, w, j, &s, true);
         return true;
@@ -169,11 +172,15 @@ static bool grant_suspect(coord *c, worker *w)
     return false;
 }
 
-static uint64_t count_workers(const coord *c, const job *j)
+/* Those that may work on the job, at least 1; counted again when somebody came, went or changed. */
+static uint64_t count_workers(const coord *c, job *j)
 {
+    if (j->able_version == c->fleet_version) return j->n_able;
     uint64_t n = 0;
-    for (size_t i = 0; i < c->n_workers; i++) n += may_work(c, c->workers[i]) && worker_serves(c->workers[i], j, NULL, NULL);
-    return n ? n : 1;
+    for (size_t i = 0; i < c->n_workers; i++) n += may_work(c, c->workers[i]) && worker_can_serve(c->workers[i], j);
+    j->n_able = n ? n : 1;
+    j->able_version = c->fleet_version;
+    return j->n_able;
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -190,8 +197,7 @@ static bool grant_rows(coord *c, worker *w, job *j)
     uint64_t window = least(w->credit_tokens, w->window_rows * (mean + 1));
     if (w->held_tokens > window / 2) return false;
     uint64_t room = window - w->held_tokens, budget = least(room, waiting / (2 * count_workers(c, j)));
-    shard s = { .items = fl_arena_take(&c->out->arena, GRANT_ITEMS_MAX * sizeof(lease_item)) };
-    FL_ASSERT(s.items);
+    shard s = { .items = c->shard_items };
     shard_fill(&s, c, j, w, ROW_QUEUE_ROOM, budget, room);
     shard_fill(&s, c, j, w, ROW_QUEUE_FRESH, budget, room);
     if (s.n_items == 0) return false;
@@ -202,8 +208,8 @@ static bool grant_rows(coord *c, worker *w, job *j)
 void grant_worker(coord *c, worker *w)
 {
     if (!may_work(c, w) || w->is_alone || grant_suspect(c, w)) return;
-    for (size_t i = 0; i < c->n_jobs; i++) {
-        job *j = c->jobs[i];
+    for (size_t i = 0; i < c->n_open; i++) {
+        job *j = c->open[i];
         if (!is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
         while (grant_rows(c, w, j)) {}
     }

@@ -110,6 +110,8 @@ fl_status job_add(coord *c, const coord_job *spec, row_table **rows, fl_err *err
         drop_rows(j);
         return FL_OK;
     }
+    c->open = coord_grow(c->open, &c->open_capacity, c->n_open, sizeof *c->open);
+    c->open[c->n_open++] = j;
     c->must_grant_all = true;
     workers_review(c);
     job_settle(c, j);
@@ -136,6 +138,9 @@ void job_close(coord *c, job *j, ledger_cause cause)
     }
     announce_closed(c, j);
     drop_rows(j);
+    size_t at = 0;
+    while (c->open[at] != j) at++;
+    memmove(&c->open[at], &c->open[at + 1], (--c->n_open - at) * sizeof *c->open);
     c->must_grant_all = true;
     workers_review(c);
 }
@@ -168,6 +173,8 @@ void job_pin(coord *c, job *j, const worker *w)
         j->numerics = coord_copy(wire_text(w->numerics));
         j->n_vocab = w->n_vocab;
         j->is_pinned = true;
+        j->n_pins++;
+        c->fleet_version++;
         ledger_record *r = &append(c, j, LEDGER_PIN)->record;
         r->n_vocab = w->n_vocab;
         r->context = w->context;

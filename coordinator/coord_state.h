@@ -18,6 +18,7 @@
 #define WINDOW_ROWS_FIRST 8              /* rows a fresh worker holds at first; doubled with each lease it finishes */
 #define WINDOW_ROWS_MAX 4096
 #define LEASE_SAMPLES_MAX 65536
+#define GRANT_ITEMS_MAX 4096             /* proto/wire.h, WIRE_GRANT_FIELDS */
 
 typedef struct job {
     job_id id;
@@ -33,6 +34,8 @@ typedef struct job {
     uint32_t n_room_contexts;
     char no_chats[256];                  /* why a worker could not render a chat; "" when none said so */
     char pause[480];                     /* "" unless the job waits for a person */
+    uint32_t n_pins;                     /* counts changes of model, fingerprint and numerics: what workers remember of them is void */
+    uint64_t n_able, able_version;       /* workers that may work on it, counted at this fleet_version */
     uint64_t n_rows, n_completed, n_failed;      /* of a closed job, whose rows are gone */
     uint64_t n_samples, n_tokens, n_duplicates, n_stale, n_refused, n_retries, n_granted, n_lost, n_handbacks, n_crashes;
 } job;
@@ -51,6 +54,7 @@ typedef struct worker {
     uint64_t held_line_bytes;            /* of all rows of its leases */
     uint32_t n_leases, window_rows;
     bool is_alone;                       /* holds a lease of one suspect row */
+    const job *asked_job; uint32_t asked_pins; bool asked_serves;    /* worker_serves' last answer; asked_job NULL: none */
     job_id *announced; size_t n_announced, announced_capacity;       /* owned; JOB was sent on this connection */
     uint64_t n_samples;
     uint64_t answer_turn; size_t answer_at;      /* the ANSWER under construction: valid in this turn of the list */
@@ -87,6 +91,7 @@ typedef struct { char *fingerprint; coord_body body; bool is_here, was_asked; in
 struct coord {
     coord_options options;
     job **jobs; size_t n_jobs, jobs_capacity;            /* owned, in submit order */
+    job **open; size_t n_open, open_capacity;            /* those of them that are open, in the same order */
     worker **workers; size_t n_workers, workers_capacity;    /* owned, in order of arrival */
     lease **leases; size_t n_leases, leases_capacity;    /* owned, in no order */
     id_map job_of, worker_of, lease_of;
@@ -95,6 +100,8 @@ struct coord {
     worker_id alone_worker;              /* runs suspects one by one; 0 = none */
     bool is_draining, drain, is_disk_full;
     char disk_text[480];
+    uint64_t fleet_version;              /* counts changes of who may work */
+    lease_item *shard_items;             /* owned [GRANT_ITEMS_MAX]; of the shard under construction */
     bool must_grant_all;                 /* rows or workers changed so that others than the speaker may get work */
     uint64_t partial_bytes;
     uint64_t next_turn; size_t next_at;  /* the NEXT_LEASE action of this turn */
@@ -154,6 +161,7 @@ void worker_review(coord *c, worker *w);                         /* may it work?
 void workers_review(coord *c);
 void lease_lost(coord *c, lease *l, bool is_stall);              /* deadline or progress: rows are requeued, the worker is told */
 bool worker_serves(const worker *w, const job *j, const char **why, action_list *list);  /* model and pin fit; *why (list may be NULL) in the arena */
+bool worker_can_serve(worker *w, const job *j);                  /* the same, remembered for one job */
 bool worker_has_detok(const coord *c, const worker *w, const job *j);
 detok_entry *detok_find(coord *c, const char *fingerprint);
 void worker_free(worker *w);

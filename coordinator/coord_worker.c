@@ -52,6 +52,16 @@ bool worker_serves(const worker *w, const job *j, const char **why, action_list 
     return false;
 }
 
+bool worker_can_serve(worker *w, const job *j)
+{
+    if (w->asked_job != j || w->asked_pins != j->n_pins) {
+        w->asked_serves = worker_serves(w, j, NULL, NULL);
+        w->asked_job = j;
+        w->asked_pins = j->n_pins;
+    }
+    return w->asked_serves;
+}
+
 /* Should this worker send its detokenizer table now? One worker a model is asked at a time, again when it did not answer for two beats. */
 static bool ask_detok(coord *c, const worker *w)
 {
@@ -95,6 +105,7 @@ static bool judge(coord *c, worker *w)
     const char *text = is_accepted ? "" : first;
     if (w->is_accepted == is_accepted && strcmp(w->why, text) == 0) return false;
     w->is_accepted = is_accepted;
+    c->fleet_version++;
     snprintf(w->why, sizeof w->why, "%s", text);
     return true;
 }
@@ -144,6 +155,7 @@ void worker_gone(coord *c, worker *w)
     if (c->alone_worker.v == w->id.v) c->alone_worker.v = 0;
     worker_free(w);
     c->must_grant_all = true;
+    c->fleet_version++;
 }
 
 void lease_lost(coord *c, lease *l, bool is_stall)
@@ -207,7 +219,9 @@ static void hello(coord *c, worker_id id, const wire_hello *m)
     w->has_tokenizer = m->has_tokenizer != 0;
     w->heard_ms = c->now_ms;
     w->is_unreachable = w->is_draining = w->was_stopped = false;
+    w->asked_job = NULL;
     w->n_announced = 0;
+    c->fleet_version++;
     leases_end(c, id, &m->leases);
     for (uint32_t i = 0; i < m->leases.n; i++) {
         lease *l = lease_find(c, (lease_id){ m->leases.v[i] });
@@ -220,7 +234,11 @@ static void hello(coord *c, worker_id id, const wire_hello *m)
         send_to(c, id, WIRE_STOP, false)->msg.stop.drain = c->drain;
         w->was_stopped = true;
     }
-    c->must_grant_all = true;
+}
+
+static bool has_unanswered_room(const worker *w)
+{
+    return w->credit_bytes == 0 || w->unanswered_bytes <= w->credit_bytes;
 }
 
 static void beat(coord *c, worker_id id, const wire_beat *m)
@@ -235,9 +253,11 @@ static void beat(coord *c, worker_id id, const wire_beat *m)
     w->decode_tokens = m->decode_tokens;
     w->running = (uint32_t)m->running;
     w->waiting = (uint32_t)m->waiting;
+    bool could = has_unanswered_room(w) && !w->is_draining;
     w->unanswered_bytes = m->unanswered_bytes;
     w->preemptions = m->preemptions;
     w->is_draining = m->draining != 0;
+    if (could != (has_unanswered_room(w) && !w->is_draining)) c->fleet_version++;
     detok_entry *d = detok_find(c, w->fingerprint);
     if (!(d && d->is_here) && ask_detok(c, w)) send_welcome(c, w, true);
 }
@@ -330,7 +350,10 @@ void worker_message(coord *c, worker_id id, const wire_msg *msg, coord_body body
     worker *w = worker_find(c, id);
     if (w) {
         w->heard_ms = c->now_ms;
-        if (w->is_unreachable) c->must_grant_all = true;
+        if (w->is_unreachable) {
+            c->must_grant_all = true;
+            c->fleet_version++;
+        }
         w->is_unreachable = false;
         if (msg->type == WIRE_RESULT || msg->type == WIRE_ROW_ERROR || msg->type == WIRE_HANDBACK) w->progress_ms = c->now_ms;
     }

@@ -62,11 +62,9 @@ bool daemon_result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pie
         for (uint32_t i = 0; i < n_pieces; at += pieces[i++].bytes) memcpy(joined + at, pieces[i].data, pieces[i].bytes);
         body = joined;
     }
-    fl_result result = { 0 };
     fl_err err;
-    bool valid = fl_result_decode(&result, body, n_bytes, (int32_t)n_vocab, &err) == FL_OK;
+    bool valid = fl_result_check(body, n_bytes, (int32_t)n_vocab, &err) == FL_OK;
     if (!valid) fl_log(FL_LOG_WARN, "a worker sent a result that is refused: %s", err.text);
-    fl_result_free(&result);
     free(joined);
     return valid;
 }
@@ -372,10 +370,22 @@ static fl_status ask_for_hello(coord_daemon *d, const transport_peer *from, fl_e
     return st == FL_CLOSED || st == FL_AGAIN ? FL_OK : st;
 }
 
+static void note_dropped(coord_daemon *d, const char *why)
+{
+    d->n_dropped++;
+    if (daemon_now_ms() < d->complain_ms) return;
+    d->complain_ms = daemon_now_ms() + COMPLAIN_MS;
+    fl_log(FL_LOG_WARN, "a message is dropped (%llu since the start): %s", (unsigned long long)d->n_dropped, why);
+}
+
 static fl_status take_message(coord_daemon *d, const transport_peer *from, const wire_msg *msg, fl_err *err)
 {
     fl_status st = FL_OK;
     if (msg->type == WIRE_REQUEST) return take_request(d, from, msg, err);
+    if (msg->type == WIRE_HELLO && msg->hello.worker == 0) {
+        note_dropped(d, "a HELLO of a worker without an id");
+        return FL_OK;
+    }
     if (msg->type == WIRE_HELLO && (st = take_hello(d, from, &msg->hello, err)) != FL_OK) return st;
     peer_entry *entry = peers_of_connection(&d->peers, from);
     if (!entry) return msg->type == WIRE_BYE ? FL_OK : ask_for_hello(d, from, err);
@@ -395,14 +405,6 @@ static fl_status take_message(coord_daemon *d, const transport_peer *from, const
     }
     if (msg->type == WIRE_BYE) peers_drop(&d->peers, worker);
     return st;
-}
-
-static void note_dropped(coord_daemon *d, const char *why)
-{
-    d->n_dropped++;
-    if (daemon_now_ms() < d->complain_ms) return;
-    d->complain_ms = daemon_now_ms() + COMPLAIN_MS;
-    fl_log(FL_LOG_WARN, "a message is dropped (%llu since the start): %s", (unsigned long long)d->n_dropped, why);
 }
 
 static fl_status read_messages(coord_daemon *d, fl_err *err)
@@ -437,8 +439,8 @@ static fl_status probe_workers(coord_daemon *d, fl_err *err)
     d->probes--;
     d->probe_ms = daemon_now_ms() + PROBE_MS;
     for (size_t i = d->peers.n; i-- > 0; ) {
-        worker_id worker = d->peers.v[i].worker;
-        fl_status st = transport_send(d->transport, &d->peers.v[i].peer, &beat, err);
+        worker_id worker = d->peers.v[i]->worker;
+        fl_status st = transport_send(d->transport, &d->peers.v[i]->peer, &beat, err);
         if (st == FL_CLOSED) st = note_unreachable(d, worker, err);
         if (st != FL_OK && st != FL_AGAIN) return st;
     }

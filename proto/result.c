@@ -154,24 +154,34 @@ fl_status fl_result_encode(const fl_result *result, uint8_t **out, size_t *n_byt
 
 /* ---- decode ---- */
 
-static fl_status read_values(uint64_t values[N_KEYS], const msgpack_object *header, fl_err *err)
+/* One unsigned integer of a header that fl_msgpack_check has walked; UINT64_MAX: the object is of another type. */
+static uint64_t read_unsigned(const uint8_t *body, size_t *at)
+{
+    uint8_t first = body[(*at)++];
+    if (first < 0x80) return first;
+    if (first < 0xCC || first > 0xCF) return UINT64_MAX;
+    uint64_t value = 0;
+    for (int n = 1 << (first - 0xCC); n > 0; n--) value = value << 8 | body[(*at)++];
+    return value;
+}
+
+static fl_status read_values(uint64_t values[N_KEYS], const uint8_t *body, size_t used, fl_err *err)
 {
     memset(values, 0, N_KEYS * sizeof values[0]);
-    if (header->type != MSGPACK_OBJECT_MAP) return fl_fail(err, FL_CORRUPT, "result: the header is not a map");
+    if (body[0] < 0x80 || body[0] > 0x8F) return fl_fail(err, FL_CORRUPT, "result: the header is not a small map");
     uint64_t next_key = 0;
-    for (uint32_t i = 0; i < header->via.map.size; i++) {
-        const msgpack_object *key = &header->via.map.ptr[i].key, *value = &header->via.map.ptr[i].val;
-        if (key->type != MSGPACK_OBJECT_POSITIVE_INTEGER || value->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
-            return fl_fail(err, FL_CORRUPT, "result: a header entry is not a pair of unsigned integers");
-        if (i == 0 && (key->via.u64 != KEY_VERSION || value->via.u64 != VERSION))
-            return fl_fail(err, FL_CORRUPT, "result: not of version %d, which this program reads", VERSION);
-        if (key->via.u64 < next_key || key->via.u64 >= N_KEYS) return fl_fail(err, FL_CORRUPT, "result: header key %llu does not belong here", (unsigned long long)key->via.u64);
-        if (value->via.u64 == 0 || value->via.u64 > value_max[key->via.u64])
-            return fl_fail(err, FL_CORRUPT, "result: header value %llu is %llu, 1 .. %llu is possible", (unsigned long long)key->via.u64,
-                           (unsigned long long)value->via.u64, (unsigned long long)value_max[key->via.u64]);
-        values[key->via.u64] = value->via.u64;
-        next_key = key->via.u64 + 1;
+    size_t at = 1;
+    for (uint32_t i = 0, n = body[0] & 0x0F; i < n; i++) {
+        uint64_t key = read_unsigned(body, &at), value = key < N_KEYS ? read_unsigned(body, &at) : 0;
+        if (key < next_key || key >= N_KEYS) return fl_fail(err, FL_CORRUPT, "result: header key %llu does not belong here", (unsigned long long)key);
+        if (i == 0 && (key != KEY_VERSION || value != VERSION)) return fl_fail(err, FL_CORRUPT, "result: not of version %d, which this program reads", VERSION);
+        if (value == 0 || value > value_max[key])
+            return fl_fail(err, FL_CORRUPT, "result: header value %llu is %llu, 1 .. %llu is possible", (unsigned long long)key, (unsigned long long)value,
+                           (unsigned long long)value_max[key]);
+        values[key] = value;
+        next_key = key + 1;
     }
+    FL_ASSERT(at == used);
     if (values[KEY_VERSION] == 0) return fl_fail(err, FL_CORRUPT, "result: the header is empty");
     if (values[KEY_HAS_PROMPT_IDS] && values[KEY_N_PROMPT] == 0) return fl_fail(err, FL_CORRUPT, "result: ids of an empty prompt");
     return FL_OK;
@@ -180,16 +190,21 @@ static fl_status read_values(uint64_t values[N_KEYS], const msgpack_object *head
 static fl_status read_header(uint64_t values[N_KEYS], size_t *used, const uint8_t *body, size_t n_bytes, fl_err *err)
 {
     fl_status st = fl_msgpack_check(body, n_bytes, HEADER_ITEMS_MAX, used, err);
+    return st == FL_OK ? read_values(values, body, *used, err) : st;
+}
+
+/* Everything but the arrays. */
+static fl_status read_fields(fl_result *r, array arrays[N_ARRAYS], size_t *at, const uint8_t *body, size_t n_bytes, int32_t n_vocab, fl_err *err)
+{
+    uint64_t values[N_KEYS];
+    fl_status st = read_header(values, at, body, n_bytes, err);
     if (st != FL_OK) return st;
-    msgpack_unpacked unpacked;
-    msgpack_unpacked_init(&unpacked);
-    size_t offset = 0;
-    msgpack_unpack_return unpack = msgpack_unpack_next(&unpacked, (const char *)body, *used, &offset);
-    if (unpack == MSGPACK_UNPACK_NOMEM_ERROR) st = fl_fail(err, FL_FULL, "result: no memory for the header");
-    else if (unpack != MSGPACK_UNPACK_SUCCESS) st = fl_fail(err, FL_CORRUPT, "result: the header is not msgpack");
-    else st = read_values(values, &unpacked.data, err);
-    msgpack_unpacked_destroy(&unpacked);
-    return st;
+    *r = (fl_result){
+        .finish = (fl_finish)values[KEY_FINISH], .stop_kind = (fl_stop_kind)values[KEY_STOP_KIND], .stop_index = (int32_t)values[KEY_STOP_INDEX] - 1,
+        .n_prompt = (int32_t)values[KEY_N_PROMPT], .n_ids = (size_t)values[KEY_N_IDS], .text_bytes = (int64_t)values[KEY_TEXT_BYTES] - 1,
+        .n_top = (int32_t)values[KEY_N_TOP] - 1, .n_prompt_top = (int32_t)values[KEY_N_PROMPT_TOP] - 1 };
+    list_arrays(arrays, r, values[KEY_HAS_PROMPT_IDS] != 0);
+    return check_header(r, n_vocab, FL_CORRUPT, err);
 }
 
 static fl_status read_array(const array *a, size_t *at, const uint8_t *body, size_t n_bytes, fl_err *err)
@@ -206,17 +221,11 @@ static fl_status read_array(const array *a, size_t *at, const uint8_t *body, siz
 
 fl_status fl_result_decode(fl_result *result, const uint8_t *body, size_t n_bytes, int32_t n_vocab, fl_err *err)
 {
-    uint64_t values[N_KEYS];
-    size_t at;
-    fl_status st = read_header(values, &at, body, n_bytes, err);
-    if (st != FL_OK) return st;
-    fl_result r = {
-        .finish = (fl_finish)values[KEY_FINISH], .stop_kind = (fl_stop_kind)values[KEY_STOP_KIND], .stop_index = (int32_t)values[KEY_STOP_INDEX] - 1,
-        .n_prompt = (int32_t)values[KEY_N_PROMPT], .n_ids = (size_t)values[KEY_N_IDS], .text_bytes = (int64_t)values[KEY_TEXT_BYTES] - 1,
-        .n_top = (int32_t)values[KEY_N_TOP] - 1, .n_prompt_top = (int32_t)values[KEY_N_PROMPT_TOP] - 1 };
+    fl_result r = { 0 };
     array arrays[N_ARRAYS];
-    list_arrays(arrays, &r, values[KEY_HAS_PROMPT_IDS] != 0);
-    st = check_header(&r, n_vocab, FL_CORRUPT, err);
+    size_t at = 0;
+    fl_status st = read_fields(&r, arrays, &at, body, n_bytes, n_vocab, err);
+    if (st != FL_OK) return st;
     for (int i = 0; st == FL_OK && i < N_ARRAYS; i++) {
         if (arrays[i].n == SIZE_MAX) continue;
         st = read_array(&arrays[i], &at, body, n_bytes, err);
@@ -225,6 +234,35 @@ fl_status fl_result_decode(fl_result *result, const uint8_t *body, size_t n_byte
     if (st == FL_OK && at != n_bytes) st = fl_fail(err, FL_CORRUPT, "result: %zu bytes after the last block", n_bytes - at);
     if (st == FL_OK) *result = r;
     else fl_result_free(&r);
+    return st;
+}
+
+/* Ids are only looked at; log-probabilities, which few results have, are decoded for it. */
+static fl_status check_one(const array *a, size_t *at, const uint8_t *body, size_t n_bytes, int32_t n_vocab, fl_err *err)
+{
+    size_t n = 0, used = 0;
+    if (a->is_float) {
+        fl_status st = read_array(a, at, body, n_bytes, err);
+        if (st == FL_OK) st = check_array(a, n_vocab, FL_CORRUPT, err);
+        free(*a->floats);
+        *a->floats = NULL;
+        return st;
+    }
+    fl_status st = fl_token_block_check(&n, &used, body + *at, n_bytes - *at, a->n, (uint32_t)((n_vocab > 0 ? n_vocab : 0) + a->shift), err);
+    if (st == FL_OK && n != a->n) st = fl_fail(err, FL_CORRUPT, "result: %zu %s instead of %zu", n, a->name, a->n);
+    *at += used;
+    return st;
+}
+
+fl_status fl_result_check(const uint8_t *body, size_t n_bytes, int32_t n_vocab, fl_err *err)
+{
+    fl_result r = { 0 };
+    array arrays[N_ARRAYS];
+    size_t at = 0;
+    fl_status st = read_fields(&r, arrays, &at, body, n_bytes, n_vocab, err);
+    for (int i = 0; st == FL_OK && i < N_ARRAYS; i++)
+        if (arrays[i].n != SIZE_MAX) st = check_one(&arrays[i], &at, body, n_bytes, n_vocab, err);
+    if (st == FL_OK && at != n_bytes) st = fl_fail(err, FL_CORRUPT, "result: %zu bytes after the last block", n_bytes - at);
     return st;
 }
 

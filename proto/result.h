@@ -45,6 +45,9 @@ fl_status fl_result_encode(const fl_result *result, uint8_t **out, size_t *n_byt
 /* FL_CORRUPT when the body is malformed or holds an id outside 0 .. n_vocab-1. Free with fl_result_free. Arrays
  * without entries are NULL. */
 fl_status fl_result_decode(fl_result *result, const uint8_t *body, size_t n_bytes, int32_t n_vocab, fl_err *err);
+
+/* Would fl_result_decode take this body? The same rules, without building the arrays of ids: what the coordinator asks of every result. */
+fl_status fl_result_check(const uint8_t *body, size_t n_bytes, int32_t n_vocab, fl_err *err);
 void      fl_result_free(fl_result *result);             /* frees the owned arrays; accepts a zeroed result */
 
 #endif

@@ -13,6 +13,7 @@
 #define FLAG_LZ4 1
 #define SUMMED_HEADER_BYTES 24
 #define COUNT_MAX (LZ4_MAX_INPUT_SIZE / FL_VARINT_BYTES_MAX)
+#define CHECK_ROOM_BYTES 16384                          /* of a block that is only checked, on the stack */
 #define LZ4_RATIO_MAX 255                                /* one more byte of a length adds at most 255 bytes of output */
 
 static uint64_t block_checksum(const uint8_t *header, const uint8_t *packed, size_t packed_bytes)
@@ -155,6 +156,55 @@ done:
     free(owned);
     free(ids);
     return st;
+}
+
+/* The ids of well-formed text are mostly of one to three bytes: those are read without a loop. False: a number that is not in its shortest form, or not below n_ids. */
+static bool ids_are_good(const uint8_t *raw, size_t n_bytes, size_t count, uint32_t n_ids)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t id;
+        const uint8_t *b = raw + at;
+        if (n_bytes - at < 3) {
+            id = fl_get_varint(raw, n_bytes, &at);
+        } else if (b[0] < 0x80) {
+            id = b[0];
+            at += 1;
+        } else if (b[1] < 0x80) {
+            id = b[1] ? (b[0] & 0x7Fu) | (uint32_t)b[1] << 7 : FL_NO_VARINT;
+            at += 2;
+        } else if (b[2] < 0x80) {
+            id = b[2] ? (b[0] & 0x7Fu) | (b[1] & 0x7Fu) << 7 | (uint32_t)b[2] << 14 : FL_NO_VARINT;
+            at += 3;
+        } else {
+            id = fl_get_varint(raw, n_bytes, &at);
+        }
+        if (id >= n_ids) return false;
+    }
+    return at == n_bytes;
+}
+
+fl_status fl_token_block_check(size_t *n, size_t *used, const uint8_t *data, size_t n_bytes, size_t count_max, uint32_t n_ids, fl_err *err)
+{
+    block b;
+    uint8_t room[CHECK_ROOM_BYTES], *owned = NULL;
+    const uint8_t *raw;
+    fl_status st = open_block(&b, "token", TOKEN_MAGIC, 1, FL_VARINT_BYTES_MAX, data, n_bytes, count_max, err);
+    if (st != FL_OK) return st;
+    if (b.lz4 && b.raw_bytes <= sizeof room) {
+        int got = LZ4_decompress_safe((const char *)b.packed, (char *)room, (int)b.packed_bytes, (int)b.raw_bytes);
+        if (got < 0 || (uint32_t)got != b.raw_bytes) return fl_fail(err, FL_CORRUPT, "token block: the LZ4 data is broken");
+        raw = room;
+    } else if ((st = block_raw(&b, "token", &raw, &owned, err)) != FL_OK) {
+        free(owned);
+        return st;
+    }
+    bool good = ids_are_good(raw, b.raw_bytes, b.count, n_ids);
+    free(owned);
+    if (!good) return fl_fail(err, FL_CORRUPT, "token block: an id is malformed or not below %u", n_ids);
+    *n = b.count;
+    *used = FL_BLOCK_HEADER_BYTES + (size_t)b.packed_bytes;
+    return FL_OK;
 }
 
 fl_status fl_float_block_decode(float **out, size_t *n, size_t *used, const uint8_t *data, size_t n_bytes, size_t count_max, fl_err *err)

@@ -28,4 +28,7 @@ fl_status fl_float_block_encode(uint8_t *out, size_t capacity, size_t *out_bytes
 fl_status fl_token_block_decode(int32_t **out, size_t *n, size_t *used, const uint8_t *data, size_t n_bytes, size_t count_max, fl_err *err);
 fl_status fl_float_block_decode(float **out, size_t *n, size_t *used, const uint8_t *data, size_t n_bytes, size_t count_max, fl_err *err);
 
+/* Would fl_token_block_decode read this block, and are all its ids below n_ids? The same *n and *used, without building the array. */
+fl_status fl_token_block_check(size_t *n, size_t *used, const uint8_t *data, size_t n_bytes, size_t count_max, uint32_t n_ids, fl_err *err);
+
 #endif

@@ -1,5 +1,5 @@
 /* fuzz_result.c - the body of a result. The checksum of each block in it is made right first. What decodes must encode to a
- * canonical form that decodes again and encodes to itself. */
+ * canonical form that decodes again and encodes to itself, and the check must agree with the decoder. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,7 +30,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
     fl_err err = { 0 };
     if (n_bytes) memcpy(copy, data, n_bytes);
     repair_checksums(copy, n_bytes);
-    if (fl_result_decode(&result, copy, n_bytes, VOCAB, &err) == FL_OK) {
+    fl_status checked = fl_result_check(copy, n_bytes, VOCAB, &err), decoded = fl_result_decode(&result, copy, n_bytes, VOCAB, &err);
+    FL_ASSERT(checked == decoded);
+    if (decoded == FL_OK) {
         FL_ASSERT(fl_result_encode(&result, &first, &n_first, &err) == FL_OK);
         FL_ASSERT(fl_result_decode(&again, first, n_first, VOCAB, &err) == FL_OK);
         FL_ASSERT(fl_result_encode(&again, &second, &n_second, &err) == FL_OK);

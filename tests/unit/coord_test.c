@@ -930,6 +930,8 @@ static void a_message_that_is_not_a_workers_is_refused(void **state)
     assert_int_equal(say(&r, 1, &m), FL_INVALID);
     m = hello_of(1);
     assert_int_equal(say(&r, 2, &m), FL_INVALID);
+    m = hello_of(0);
+    assert_int_equal(say(&r, 0, &m), FL_INVALID);
     rig_close(&r);
 }
 

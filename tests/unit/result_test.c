@@ -180,6 +180,7 @@ static void every_cut_and_every_flipped_bit_is_refused_or_harmless(void **state)
         uint8_t *exact = malloc(cut + 1);
         memcpy(exact + 1, body, cut);
         assert_int_equal(fl_result_decode(&got, exact + 1, cut, N_VOCAB, NULL), FL_CORRUPT);
+        assert_int_equal(fl_result_check(exact + 1, cut, N_VOCAB, NULL), FL_CORRUPT);
         free(exact);
     }
     body = realloc(body, n_bytes + 1);
@@ -189,6 +190,7 @@ static void every_cut_and_every_flipped_bit_is_refused_or_harmless(void **state)
     for (size_t i = 0; i < n_bytes * 8; i++) {
         body[i / 8] ^= (uint8_t)(1 << i % 8);
         fl_status st = fl_result_decode(&got, body, n_bytes, N_VOCAB, NULL);
+        assert_int_equal(fl_result_check(body, n_bytes, N_VOCAB, NULL), st);
         if (i / 8 >= n_header) assert_int_equal(st, FL_CORRUPT);
         if (st == FL_OK) fl_result_free(&got);           /* text_bytes or a stop index: frames carry the checksum of the header */
         else assert_int_equal(st, FL_CORRUPT);

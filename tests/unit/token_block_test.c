@@ -45,6 +45,12 @@ static void assert_ids_come_back(const int32_t *ids, size_t n)
     assert_int_equal(used, n_bytes);
     if (n) assert_memory_equal(got, ids, n * sizeof *ids);
     else assert_null(got);
+    uint32_t most = 0;
+    for (size_t i = 0; i < n; i++) most = (uint32_t)ids[i] > most ? (uint32_t)ids[i] : most;
+    assert_int_equal(fl_token_block_check(&got_n, &used, block, n_bytes, n, most + 1, NULL), FL_OK);
+    assert_int_equal(got_n, n);
+    assert_int_equal(used, n_bytes);
+    if (n) assert_int_equal(fl_token_block_check(&got_n, &used, block, n_bytes, n, most, NULL), FL_CORRUPT);
     free(got);
     free(block);
 }
@@ -150,6 +156,7 @@ static fl_status decode_either(const uint8_t *block, size_t n_bytes, size_t coun
     float *values = NULL;
     size_t n = 0, used = 0;
     fl_status as_ids = fl_token_block_decode(&ids, &n, &used, block, n_bytes, count_max, NULL);
+    assert_int_equal(fl_token_block_check(&n, &used, block, n_bytes, count_max, UINT32_C(1) << 31, NULL), as_ids);
     fl_status as_floats = fl_float_block_decode(&values, &n, &used, block, n_bytes, count_max, NULL);
     assert_true(as_ids != FL_OK || as_floats != FL_OK);
     assert_true((as_ids == FL_OK) == (ids != NULL) && (as_floats == FL_OK) == (values != NULL));
@@ -211,6 +218,8 @@ static void hostile_headers_with_a_right_checksum_are_refused(void **state)
     assert_int_equal(decode_either(out, forge(out, "TTB1", 0, 2, 4, 2, "\x01\x02", 2), any), FL_CORRUPT);        /* stored, sizes differ */
     assert_int_equal(decode_either(out, forge(out, "TTB1", 0, 1, 2, 2, "\x01\x02", 2), any), FL_CORRUPT);        /* bytes after the last id */
     assert_int_equal(decode_either(out, forge(out, "TTB1", 0, 1, 2, 2, "\x81\x00", 2), any), FL_CORRUPT);        /* a longer form of 1 */
+    assert_int_equal(decode_either(out, forge(out, "TTB1", 0, 2, 4, 4, "\x81\x00\x01\x01", 4), any), FL_CORRUPT);
+    assert_int_equal(decode_either(out, forge(out, "TTB1", 0, 2, 5, 5, "\x81\x80\x00\x01\x01", 5), any), FL_CORRUPT);
     assert_int_equal(decode_either(out, forge(out, "TTB1", 0, 1, 5, 5, "\xff\xff\xff\xff\x0f", 5), any), FL_CORRUPT);   /* 2^32-1 */
     assert_int_equal(decode_either(out, forge(out, "TTB1", 0, 1, 5, 5, "\xff\xff\xff\xff\x07", 5), any), FL_OK);
     assert_int_equal(decode_either(out, forge(out, "TTB1", 2, 2, 2, 2, "\x01\x02", 2), any), FL_CORRUPT);        /* an unknown flag */
