@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 #include "coordinator/daemon.h"
 #include "coordinator/job_source.h"
 #include "coordinator/progress.h"
-#include "coordinator/status_json.h"
+#include "coordinator/status_print.h"
 
 #define WATCH_MS 250
 #define SILENCE_MS 60000                                 /* watch outlives a coordinator that is started again */
@@ -30,7 +31,7 @@ static void print_json(const json_t *json)
 
 int cmd_list(int argc, char **argv)
 {
-    const flag_command command = { "list", "", "Show the jobs of a coordinator or spool.", "tokenfleet list --to tcp://127.0.0.1:7070", 0, 0 };
+    const flag_command command = { "list", "", "Show the jobs of a coordinator or spool in submit order: state, rows that are done, how many of them failed, age.", "tokenfleet list --to tcp://127.0.0.1:7070", 0, 0 };
     const char *operands[FLAGS_OPERANDS_MAX];
     job_place o;
     int n = 0, status = parse_place(&o, &command, argc, argv, operands, &n);
@@ -41,7 +42,7 @@ int cmd_list(int argc, char **argv)
     fl_status st = job_source_open(&source, o.to, o.spool, false, &err);
     if (st == FL_OK) st = job_source_list(&source, &reply, &err);
     if (st == FL_OK && o.as_json) print_json(reply);
-    if (st == FL_OK && !o.as_json) status_print_list(stdout, json_object_get(reply, "jobs"));
+    if (st == FL_OK && !o.as_json) status_print_list(stdout, (uint64_t)time(NULL), json_object_get(reply, "jobs"));
     json_decref(reply);
     job_source_close(&source);
     return st == FL_OK ? ENDED_WELL : flags_end(command_ended(st), command.name, "%s", err.text);
@@ -50,7 +51,8 @@ int cmd_list(int argc, char **argv)
 int cmd_status(int argc, char **argv)
 {
     const flag_command command = {
-        "status", "[JOB]", "Show how a job stands: its rows, what holds it up, its settings, the workers. JOB may be left out when there is one.",
+        "status", "[JOB]", "Show on one screen how a job stands: rows and pace, what waits and why, what failed with examples, what each worker does, its settings.\n"
+        "JOB may be left out when there is one.",
         "tokenfleet status --spool results.jsonl.spool", 0, 1
     };
     const char *operands[FLAGS_OPERANDS_MAX];
@@ -68,7 +70,9 @@ int cmd_status(int argc, char **argv)
         json_object_set(job, "workers", json_object_get(reply, "workers"));
         print_json(job);
     }
-    if (st == FL_OK && !o.as_json) status_print_job(stdout, json_object_get(reply, "job"), source.client ? json_object_get(reply, "workers") : NULL);
+    if (st == FL_OK && !o.as_json) {
+        status_print_job(stdout, status_width(stdout), (uint64_t)time(NULL), json_object_get(reply, "job"), source.client ? json_object_get(reply, "workers") : NULL);
+    }
     json_decref(reply);
     job_source_close(&source);
     return st == FL_OK ? ENDED_WELL : flags_end(command_ended(st), command.name, "%s", err.text);
@@ -121,7 +125,7 @@ static fl_status follow(job_source *source, bool as_json, int *ended, fl_err *er
         if (*ended >= 0 && as_json) print_json(json_object_get(reply, "job"));
         if (*ended >= 0 && !as_json) {
             json_t *jobs = json_pack("[O]", json_object_get(reply, "job"));
-            status_print_list(stdout, jobs);
+            status_print_list(stdout, (uint64_t)time(NULL), jobs);
             json_decref(jobs);
         }
         json_decref(reply);

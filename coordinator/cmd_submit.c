@@ -122,10 +122,12 @@ int cmd_submit(int argc, char **argv)
     command_stop_on_signal(command.name, "stopped before the job was taken in; submit it again (`tokenfleet list` shows it if it was already)");
     fl_status st = submit(&o, &reply, &err);
     if (st != FL_OK) return flags_end(command_ended(st), command.name, "%s", err.text);
-    const char *name = json_string_value(json_object_get(reply, "job")), *unknown = json_string_value(json_object_get(reply, "unknown_fields"));
+    const char *name = json_string_value(json_object_get(reply, "job")), *unknown = json_string_value(json_object_get(reply, "unknown_fields")),
+               *why = json_string_value(json_object_get(reply, "why"));
     long long bad = json_integer_value(json_object_get(reply, "bad")), total = json_integer_value(json_object_get(reply, "rows"));
     if (bad) fprintf(stderr, "%lld of %lld lines are bad; each gets its line in the error file\n", bad, total);
     if (unknown && unknown[0]) fprintf(stderr, "fields that are not known and do nothing: %s\n", unknown);
+    if (why && why[0]) fprintf(stderr, "the job is taken and waits: %s\n", why);
     char *text = o.as_json ? json_dumps(reply, JSON_COMPACT) : NULL;
     puts(text ? text : name ? name : "");
     free(text);

@@ -105,8 +105,16 @@ static void drain(coord *c, bool finish)
     }
 }
 
+/* Rates run over PACE_SAMPLES of these, so over some minutes at a service's beat. */
+static void note_pace(const coord *c, job *j)
+{
+    int64_t every_ms = 2 * (int64_t)c->options.beat_ms;
+    if (j->state == JOB_OPEN) pace_note(&j->pace, c->now_ms, every_ms > 1000 ? every_ms : 1000, j->n_tokens, row_table_n_completed(j->rows) + row_table_n_failed(j->rows));
+}
+
 static void tick(coord *c)
 {
+    for (size_t i = 0; i < c->n_jobs; i++) note_pace(c, c->jobs[i]);
     for (size_t i = c->n_leases; i-- > 0;) {
         lease *l = c->leases[i];
         const worker *w = worker_find(c, l->worker);

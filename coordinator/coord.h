@@ -155,14 +155,19 @@ typedef struct {
     bool is_stuck;                       /* open, nothing of it is held by a live lease, and no worker here can take what waits */
     uint64_t rows, rows_completed, rows_failed, rows_running, rows_waiting;
     uint64_t samples_committed, n_tokens;
+    uint64_t rows_suspect, rows_room;    /* of the waiting ones: run alone since an engine ended under them; need a larger worker */
+    double tokens_per_s, rows_per_s;     /* committed, over the last minutes */
+    int64_t left_s;                      /* at that pace; -1 = not known */
     uint64_t duplicates, stale, refused, retries, leases_granted, leases_lost, handbacks, crashes;
 } coord_job_status;
 typedef struct {
     worker_id id;
-    char model[257], place[257], why[480];       /* why it idles; "" when it may work */
+    char model[257], place[257], why[480];       /* why it idles; "" when it works or may */
     bool is_accepted, is_draining;
     uint64_t held_tokens, credit_tokens, prefill_tokens, decode_tokens, preemptions, unanswered_bytes;
     uint32_t running, waiting, n_leases;
+    uint64_t rows_held;
+    double prefill_per_s, decode_per_s;  /* tokens, over its last beats */
     uint64_t samples_committed;
     int64_t heard_ms;
 } coord_worker_status;

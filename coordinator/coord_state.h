@@ -7,6 +7,7 @@
 
 #include "coordinator/coord.h"
 #include "coordinator/id_map.h"
+#include "coordinator/pace.h"
 
 #define ROW_RETRIES_MAX 100              /* ends of leases without blame before the job pauses */
 #define ROW_CRASHES_MAX 2                /* crashes while alone before the row is quarantined */
@@ -37,6 +38,7 @@ typedef struct job {
     uint32_t n_pins;                     /* counts changes of model, fingerprint and numerics: what workers remember of them is void */
     uint64_t n_able, able_version;       /* workers that may work on it, counted at this fleet_version */
     uint64_t n_rows, n_completed, n_failed;      /* of a closed job, whose rows are gone */
+    pace pace;                           /* tokens committed, rows finished */
     uint64_t n_samples, n_tokens, n_duplicates, n_stale, n_refused, n_retries, n_granted, n_lost, n_handbacks, n_crashes;
 } job;
 
@@ -49,6 +51,7 @@ typedef struct worker {
     char why[480];
     int64_t heard_ms, progress_ms;       /* last message; last change of its token totals or last result */
     uint64_t prefill_tokens, decode_tokens, preemptions, unanswered_bytes;
+    pace pace;                           /* of prefill_tokens and decode_tokens */
     uint32_t running, waiting;
     uint64_t held_tokens;                /* of all samples its leases still hold */
     uint64_t held_line_bytes;            /* of all rows of its leases */
@@ -160,6 +163,8 @@ void worker_leases_end(coord *c, worker_id id, const char *why);
 void worker_review(coord *c, worker *w);                         /* may it work? tells it when the answer changed */
 void workers_review(coord *c);
 void lease_lost(coord *c, lease *l, bool is_stall);              /* deadline or progress: rows are requeued, the worker is told */
+typedef enum { WORKER_FITS, WORKER_OTHER_MODEL, WORKER_OTHER_FILES, WORKER_OTHER_NUMERICS } worker_fit;
+worker_fit worker_fits(const worker *w, const job *j);
 bool worker_serves(const worker *w, const job *j, const char **why, action_list *list);  /* model and pin fit; *why (list may be NULL) in the arena */
 bool worker_can_serve(worker *w, const job *j);                  /* the same, remembered for one job */
 bool worker_has_detok(const coord *c, const worker *w, const job *j);

@@ -24,9 +24,46 @@ static bool explain_room_row(const job *j, char why[480])
     if (mark & ROW_MARK_CHAT)
         snprintf(why, 480, "row %" PRIu64 " (counted from 0) is a chat, and no worker here can render it: %s", row.v, j->no_chats);
     else
-        snprintf(why, 480, "row %" PRIu64 " (counted from 0) needs more room than any worker here has (the largest holds %u tokens); start a worker with more memory, "
-                 "or lower the row's max_tokens", row.v, context ? j->room_contexts[context - 1] : 0);
+        snprintf(why, 480, "%" PRIu64 " rows wait for more room: row %" PRIu64 " (counted from 0) takes about %" PRIu32 " tokens and the largest worker here holds %u; start a worker "
+                 "with more memory, or lower the row's max_tokens", row_table_queue_count(j->rows, ROW_QUEUE_ROOM), row.v, row_table_cost(j->rows, row),
+                 context ? j->room_contexts[context - 1] : 0);
     return true;
+}
+
+/* The names of the models that the connected workers serve, each once, as many as fit. */
+static void name_models(const coord *c, char *out, size_t n_bytes)
+{
+    size_t used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < c->n_workers; i++) {
+        bool is_named = false;
+        for (size_t k = 0; k < i && !is_named; k++) is_named = strcmp(c->workers[k]->model, c->workers[i]->model) == 0;
+        size_t need = strlen(c->workers[i]->model) + 2;
+        if (is_named || used + need >= n_bytes) continue;
+        used += (size_t)snprintf(out + used, n_bytes - used, "%s%s", used ? ", " : "", c->workers[i]->model);
+    }
+}
+
+/* Workers are connected, none fits: the one that comes nearest tells what is wrong. */
+static void explain_misfit(const coord *c, const job *j, char why[480])
+{
+    const worker *nearest = c->workers[0];
+    char models[160];
+    for (size_t i = 1; i < c->n_workers; i++) {
+        if (worker_fits(c->workers[i], j) > worker_fits(nearest, j)) nearest = c->workers[i];
+    }
+    switch (worker_fits(nearest, j)) {
+    case WORKER_OTHER_NUMERICS:
+        snprintf(why, 480, "the job began on %.120s and its bytes could differ on %.120s, with which the workers here compute; start a worker of the first kind", j->numerics, nearest->numerics);
+        break;
+    case WORKER_OTHER_FILES:
+        snprintf(why, 480, "the job began with model files of fingerprint %.16s, those of the workers here differ (%.100s has %.16s); start a worker with the files it began with", j->fingerprint,
+                 nearest->model, nearest->fingerprint);
+        break;
+    default:
+        name_models(c, models, sizeof models);
+        snprintf(why, 480, "no worker here serves the model %.120s, which the job asks for (there is %s); start one that does, or submit again with another --model", j->model, models);
+    }
 }
 
 /* Why nothing of the job can be granted, in order of what a person should do first. */
@@ -34,7 +71,7 @@ static void explain(const coord *c, const job *j, char why[480])
 {
     const char *text = NULL;
     size_t n_here = 0;
-    for (size_t i = 0; i < c->n_workers; i++) n_here += worker_serves(c->workers[i], j, NULL, NULL);
+    for (size_t i = 0; i < c->n_workers; i++) n_here += worker_fits(c->workers[i], j) == WORKER_FITS;
     if (j->pause[0]) text = j->pause;
     else if (c->is_disk_full) text = c->disk_text;
     else if (c->is_draining) text = "the coordinator is stopping";
@@ -42,10 +79,27 @@ static void explain(const coord *c, const job *j, char why[480])
     if (text) {
         snprintf(why, 480, "%s", text);
     } else if (n_here == 0) {
-        snprintf(why, 480, "no connected worker may serve this job: %.380s", c->workers[0]->why);
+        explain_misfit(c, j, why);
     } else if (!explain_room_row(j, why)) {
         snprintf(why, 480, "the workers that may serve this job are stopping or cannot be reached");
     }
+}
+
+/* It could go on, but nothing of it runs: the jobs before it are served first. */
+static void explain_turn(const coord *c, const job *j, char why[480])
+{
+    for (size_t i = 0; i < c->n_jobs && c->jobs[i] != j; i++) {
+        if (c->jobs[i]->state != JOB_OPEN) continue;
+        snprintf(why, 480, "it waits for its turn: job-%016" PRIx64 " was submitted before it", c->jobs[i]->id.v);
+        return;
+    }
+}
+
+static void fill_pace(const coord *c, const job *j, coord_job_status *s)
+{
+    uint64_t done = s->rows_completed + s->rows_failed;
+    pace_rates(&j->pace, c->now_ms, j->n_tokens, done, &s->tokens_per_s, &s->rows_per_s);
+    if (s->rows_per_s > 0) s->left_s = (int64_t)((double)(s->rows - done) / s->rows_per_s + 0.5);
 }
 
 static void fill_job(const coord *c, const job *j, coord_job_status *s)
@@ -58,6 +112,7 @@ static void fill_job(const coord *c, const job *j, coord_job_status *s)
     s->rows_failed = j->n_failed;
     s->samples_committed = j->n_samples;
     s->n_tokens = j->n_tokens;
+    s->left_s = -1;
     s->duplicates = j->n_duplicates;
     s->stale = j->n_stale;
     s->refused = j->n_refused;
@@ -71,6 +126,9 @@ static void fill_job(const coord *c, const job *j, coord_job_status *s)
     s->rows_completed = row_table_n_completed(j->rows);
     s->rows_failed = row_table_n_failed(j->rows);
     s->rows_waiting = row_table_n_waiting(j->rows);
+    s->rows_suspect = row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT);
+    s->rows_room = row_table_queue_count(j->rows, ROW_QUEUE_ROOM);
+    fill_pace(c, j, s);
     bool is_held = false, is_possible = false;
     for (size_t i = 0; i < c->n_leases; i++) {
         row_index row;
@@ -81,6 +139,7 @@ static void fill_job(const coord *c, const job *j, coord_job_status *s)
     for (size_t i = 0; i < c->n_workers && !is_possible; i++) is_possible = grant_possible(c, j, c->workers[i]);
     s->is_stuck = !is_held && !is_possible;
     if (!is_possible && s->rows_waiting > 0) explain(c, j, s->why);
+    else if (!is_held && s->rows_waiting > 0) explain_turn(c, j, s->why);
 }
 
 size_t coord_n_jobs(const coord *c) { return c->n_jobs; }
@@ -101,6 +160,19 @@ bool coord_job_find(const coord *c, job_id id, coord_job_status *out)
     if (!j) return false;
     fill_job(c, j, out);
     return true;
+}
+
+/* What a worker without leases waits for, when it is welcome and could work. */
+static void explain_idle(const coord *c, const worker *w, char *why, size_t n_bytes)
+{
+    bool is_open = false, is_waiting = false;
+    for (size_t i = 0; i < c->n_jobs; i++) {
+        const job *j = c->jobs[i];
+        is_open |= j->state == JOB_OPEN;
+        is_waiting |= j->state == JOB_OPEN && row_table_n_waiting(j->rows) > 0;
+    }
+    snprintf(why, n_bytes, "%s", w->is_unreachable ? "it cannot be reached" : c->is_disk_full ? "the disk of the coordinator is full" : !is_open ? "no job is open" :
+             is_waiting ? "the rows that wait are not for it" : "every row is with a worker");
 }
 
 bool coord_worker_at(const coord *c, size_t i, coord_worker_status *out)
@@ -125,5 +197,12 @@ bool coord_worker_at(const coord *c, size_t i, coord_worker_status *out)
     out->n_leases = w->n_leases;
     out->samples_committed = w->n_samples;
     out->heard_ms = w->heard_ms;
+    pace_rates(&w->pace, c->now_ms, w->prefill_tokens, w->decode_tokens, &out->prefill_per_s, &out->decode_per_s);
+    for (size_t k = 0; k < c->n_leases; k++) {
+        row_index row;
+        if (c->leases[k]->worker.v != w->id.v) continue;
+        for (uint32_t at = 0; lease_next_row(c->leases[k], &at, &row);) out->rows_held++;
+    }
+    if (!out->why[0] && w->n_leases == 0 && !w->is_draining) explain_idle(c, w, out->why, sizeof out->why);
     return true;
 }

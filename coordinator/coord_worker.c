@@ -35,15 +35,23 @@ bool worker_has_detok(const coord *c, const worker *w, const job *j)
     return d && d->is_here;
 }
 
+worker_fit worker_fits(const worker *w, const job *j)
+{
+    if (j->model[0] && strcmp(j->model, w->model) != 0) return WORKER_OTHER_MODEL;
+    if (j->is_pinned && strcmp(j->fingerprint, w->fingerprint) != 0) return WORKER_OTHER_FILES;
+    return j->is_pinned && strcmp(j->numerics, w->numerics) != 0 ? WORKER_OTHER_NUMERICS : WORKER_FITS;
+}
+
 bool worker_serves(const worker *w, const job *j, const char **why, action_list *list)
 {
     const char *text = NULL;
-    if (j->model[0] && strcmp(j->model, w->model) != 0) {
+    worker_fit fit = worker_fits(w, j);
+    if (fit == WORKER_OTHER_MODEL) {
         if (list) text = action_text(list, "job-%016" PRIx64 " asks for the model %s, this worker serves %s", j->id.v, j->model, w->model);
-    } else if (j->is_pinned && strcmp(j->fingerprint, w->fingerprint) != 0) {
+    } else if (fit == WORKER_OTHER_FILES) {
         if (list) text = action_text(list, "job-%016" PRIx64 " began with the model of fingerprint %.16s, this worker's model %s has %.16s: its files differ", j->id.v, j->fingerprint,
                                      w->model, w->fingerprint);
-    } else if (j->is_pinned && strcmp(j->numerics, w->numerics) != 0) {
+    } else if (fit == WORKER_OTHER_NUMERICS) {
         if (list) text = action_text(list, "job-%016" PRIx64 " began on %s, this worker computes with %s: its bytes could differ", j->id.v, j->numerics, w->numerics);
     } else {
         return true;
@@ -251,6 +259,7 @@ static void beat(coord *c, worker_id id, const wire_beat *m)
     if (w->prefill_tokens != m->prefill_tokens || w->decode_tokens != m->decode_tokens) w->progress_ms = c->now_ms;
     w->prefill_tokens = m->prefill_tokens;
     w->decode_tokens = m->decode_tokens;
+    pace_note(&w->pace, c->now_ms, c->options.beat_ms, w->prefill_tokens, w->decode_tokens);
     w->running = (uint32_t)m->running;
     w->waiting = (uint32_t)m->waiting;
     bool could = has_unanswered_room(w) && !w->is_draining;
@@ -272,7 +281,7 @@ static void note_no_room(job *j, row_index row, uint32_t context)
     if (i == ROOM_CONTEXTS_MAX) i--;                     /* more kinds of workers than we count: the last entry grows to stand for them */
     else if (i == j->n_room_contexts) j->room_contexts[j->n_room_contexts++] = context;
     if (j->room_contexts[i] < context) j->room_contexts[i] = context;
-    row_table_set_mark(j->rows, row, (uint8_t)(i + 1 | (mark & ROW_MARK_CHAT)));
+    row_table_set_mark(j->rows, row, (uint8_t)((i + 1) | (mark & ROW_MARK_CHAT)));
     row_table_move(j->rows, row, ROW_QUEUE_ROOM);
 }
 

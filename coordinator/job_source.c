@@ -79,12 +79,12 @@ static fl_status read_names(const job_source *s, named_jobs *jobs, fl_err *err)
     return st;
 }
 
-static fl_status read_status(const job_source *s, const journal_job *named, json_t **out, fl_err *err)
+static fl_status read_status(const job_source *s, const journal_job *named, bool details, json_t **out, fl_err *err)
 {
     stored_job *job = NULL;
     fl_status st = job_store_open(&job, s->spool, named, false, err);
     if (st != FL_OK) return st;
-    *out = status_of_job(job, NULL);
+    *out = status_of_job(job, NULL, NULL, details);
     job_store_close(job);
     return *out ? FL_OK : fl_fail(err, FL_FULL, "no memory for a job's status");
 }
@@ -96,7 +96,7 @@ static fl_status list_spool(const job_source *s, json_t **reply, fl_err *err)
     fl_status st = read_names(s, &jobs, err);
     for (size_t i = 0; st == FL_OK && i < jobs.n; i++) {
         json_t *one = NULL;
-        if ((st = read_status(s, &jobs.v[i], &one, err)) == FL_OK) json_array_append_new(list, one);
+        if ((st = read_status(s, &jobs.v[i], false, &one, err)) == FL_OK) json_array_append_new(list, one);
     }
     free(jobs.v);
     if (st == FL_OK) *reply = json_pack("{s:O, s:[]}", "jobs", list, "workers");
@@ -138,7 +138,7 @@ fl_status job_source_status(job_source *s, json_t **reply, fl_err *err)
     for (size_t i = 0; st == FL_OK && i < jobs.n; i++) {
         json_t *job = NULL;
         if (jobs.v[i].id.v != s->id.v) continue;
-        if ((st = read_status(s, &jobs.v[i], &job, err)) == FL_OK) *reply = json_pack("{s:o, s:[]}", "job", job, "workers");
+        if ((st = read_status(s, &jobs.v[i], true, &job, err)) == FL_OK) *reply = json_pack("{s:o, s:[]}", "job", job, "workers");
     }
     free(jobs.v);
     return st;

@@ -11,7 +11,9 @@
 #include <jansson.h>
 #include <xxhash.h>
 #include <zlib.h>
+#include "proto/job_row.h"
 
+#define NAMED_LINE_BYTES_MAX (1u << 20)
 #define HASH_CHUNK_BYTES (256 * 1024)
 
 struct job_draft {
@@ -192,6 +194,7 @@ void job_store_note(stored_job *job, const ledger_record *record)
 {
     if (record->kind == LEDGER_DETOK) job->has_detok = true;
     if (record->kind == LEDGER_INGEST_ERROR) job->n_bad++;
+    job_failures_note(&job->failures, record);
     if (record->kind == LEDGER_RESULT && record->piece + 1 == record->n_pieces) job->counts.tokens += record->n_tokens;
     if (record->kind == LEDGER_PIN) {
         job->is_pinned = true;
@@ -262,6 +265,32 @@ fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, uint64_
     *line = (fl_bytes){ text, entry.n_bytes };
     *number = entry.line;
     return FL_OK;
+}
+
+/* The row's line tells its name; one that is very long is not read for it. */
+static void name_example(stored_job *job, failure_example *e)
+{
+    rows_entry entry;
+    const char *line = NULL;
+    fl_row parsed = { 0 };
+    fl_row_fault fault;
+    fl_err ignored;
+    e->is_named = true;
+    if (rows_get(job->rows, e->row, &entry, &ignored) != FL_OK) return;
+    e->line = entry.line;
+    snprintf(e->custom_id, sizeof e->custom_id, "row-%" PRIu64, entry.line);
+    if (entry.n_bytes > NAMED_LINE_BYTES_MAX || rows_line(job->rows, &entry, &line, &ignored) != FL_OK) return;
+    fl_row_parse(&parsed, line, entry.n_bytes, entry.line, job->settings.defaults, &fault);
+    if (parsed.custom_id) job_failures_copy(e->custom_id, sizeof e->custom_id, parsed.custom_id, parsed.custom_id_bytes);
+    fl_row_free(&parsed);
+}
+
+const job_failures *job_store_failures(stored_job *job)
+{
+    for (int i = 0; i < job->failures.n_examples; i++) {
+        if (!job->failures.examples[i].is_named) name_example(job, &job->failures.examples[i]);
+    }
+    return &job->failures;
 }
 
 fl_status job_store_drop_outputs(const stored_job *job, fl_err *err)

@@ -9,6 +9,7 @@
 
 #include "coordinator/coord.h"
 #include "coordinator/ingest.h"
+#include "coordinator/job_failures.h"
 #include "coordinator/journal.h"
 #include "coordinator/spool.h"
 
@@ -49,6 +50,7 @@ typedef struct {
     char fingerprint[65], numerics[257], pin_model[257]; uint32_t n_vocab, context;      /* of the pin */
     job_counts counts;                   /* rows and tokens as replayed; all of them once the job is closed */
     uint64_t n_bad;                      /* of the failed rows: lines that were refused at ingest */
+    job_failures failures;               /* of the records so far; read it through job_store_failures */
     bool outputs_due;                    /* closed, and the output files are still to be written */
     int64_t read_until_ms;               /* a client is in the middle of fetching them: they stay at least until then (the daemon's clock) */
 } stored_job;
@@ -80,6 +82,9 @@ void job_store_note(stored_job *job, const ledger_record *record);
 
 /* The line of a row and its physical number. Borrowed until the next call. */
 fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, uint64_t *number, fl_err *err);
+
+/* What failed so far, the examples with their custom_id and line. */
+const job_failures *job_store_failures(stored_job *job);
 
 /* The journal says that the job is open: what its folder holds of outputs is of the time before a retry. Removes the summary, then the files. */
 fl_status job_store_drop_outputs(const stored_job *job, fl_err *err);

@@ -6,6 +6,7 @@
 
 #define TERMINAL_EVERY_MS 250
 #define PLAIN_EVERY_MS 5000
+#define PACE_EVERY_MS 500
 
 void progress_init(progress *p, int64_t now_ms, bool terminal)
 {
@@ -22,18 +23,12 @@ void progress_duration(char *out, size_t n_bytes, int64_t seconds)
     else snprintf(out, n_bytes, "%" PRId64 "h%02" PRId64 "m", seconds / 3600, seconds / 60 % 60);
 }
 
-/* Note the numbers of now; *tokens_per_s over the window and the seconds left at its pace (-1 = not known yet). */
+/* Note the numbers of now; *tokens_per_s over the last seconds and the seconds left at the pace since the start (-1 = not known yet). */
 static int64_t take_pace(progress *p, int64_t now_ms, const progress_numbers *n, double *tokens_per_s)
 {
-    int at = p->n_window % PROGRESS_WINDOW, oldest = p->n_window < PROGRESS_WINDOW ? 0 : at;
-    int64_t since_ms = now_ms - p->window[oldest].at_ms;
-    uint64_t tokens = n->tokens > p->window[oldest].tokens ? n->tokens - p->window[oldest].tokens : 0;
-    *tokens_per_s = since_ms > 0 ? (double)tokens * 1000.0 / (double)since_ms : 0.0;
-    int newest = (p->n_window + PROGRESS_WINDOW - 1) % PROGRESS_WINDOW;
-    if (now_ms - p->window[newest].at_ms >= 500) {
-        p->window[at] = (progress_sample){ now_ms, n->tokens };
-        p->n_window++;
-    }
+    double rows_per_s;
+    pace_rates(&p->pace, now_ms, n->tokens, n->done, tokens_per_s, &rows_per_s);
+    pace_note(&p->pace, now_ms, PACE_EVERY_MS, n->tokens, n->done);
     uint64_t finished = n->done - p->first_done;
     if (finished == 0 || n->done >= n->rows) return -1;
     return (int64_t)((double)(now_ms - p->first_ms) / 1000.0 * (double)(n->rows - n->done) / (double)finished + 0.5);
@@ -41,9 +36,9 @@ static int64_t take_pace(progress *p, int64_t now_ms, const progress_numbers *n,
 
 void progress_show(progress *p, int64_t now_ms, const progress_numbers *n)
 {
-    if (!p->n_window) {                                  /* what was there before counts for no pace */
+    if (!p->pace.n) {                                    /* what was there before counts for no pace */
         p->first_done = n->done;
-        p->window[p->n_window++] = (progress_sample){ now_ms, n->tokens };
+        pace_note(&p->pace, now_ms, PACE_EVERY_MS, n->tokens, n->done);
     }
     if (now_ms < p->next_ms) return;
     p->next_ms = now_ms + (p->terminal ? TERMINAL_EVERY_MS : PLAIN_EVERY_MS);

@@ -6,17 +6,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "coordinator/pace.h"
 
 typedef struct { uint64_t rows, done, failed, tokens; int workers; const char *note; } progress_numbers;   /* tokens: generated so far, in this process */
 
-#define PROGRESS_WINDOW 16
-typedef struct { int64_t at_ms; uint64_t tokens; } progress_sample;
 typedef struct {
     bool terminal, shown;
     int64_t next_ms, first_ms;
     uint64_t first_done;
-    progress_sample window[PROGRESS_WINDOW];             /* ring of the last seconds */
-    int n_window;
+    pace pace;                           /* tokens, rows done */
 } progress;
 
 void progress_init(progress *p, int64_t now_ms, bool terminal);

@@ -228,6 +228,9 @@ static fl_status submit_end(service *s, const json_t *args, service_reply *reply
     json_object_set_new(reply->json, "rows", json_integer((json_int_t)report.n_rows));
     json_object_set_new(reply->json, "bad", json_integer((json_int_t)report.n_bad));
     json_object_set_new(reply->json, "unknown_fields", unknown ? unknown : json_string(""));
+    coord_job_status status_now;
+    bool waits = coord_job_find(daemon_core(s->daemon), id, &status_now) && status_now.state == JOB_OPEN;
+    json_object_set_new(reply->json, "why", json_string(waits ? status_now.why : ""));
     reply->after_sync = true;
     return FL_OK;
 }
@@ -240,7 +243,7 @@ static fl_status list(service *s, const json_t *args, service_reply *reply, fl_e
     stored_job *job;
     (void)args;
     (void)err;
-    for (size_t i = 0; (job = daemon_job_at(s->daemon, i)); i++) json_array_append_new(jobs, status_of_job(job, daemon_core(s->daemon)));
+    for (size_t i = 0; (job = daemon_job_at(s->daemon, i)); i++) json_array_append_new(jobs, status_of_job(job, daemon_core(s->daemon), daemon_disk_full(s->daemon), false));
     json_object_set_new(reply->json, "jobs", jobs);
     json_object_set_new(reply->json, "workers", status_of_workers(daemon_core(s->daemon)));
     return FL_OK;
@@ -251,7 +254,7 @@ static fl_status status(service *s, const json_t *args, service_reply *reply, fl
     stored_job *job = NULL;
     fl_status st = find_job(s, args, &job, err);
     if (st != FL_OK) return st;
-    json_object_set_new(reply->json, "job", status_of_job(job, daemon_core(s->daemon)));
+    json_object_set_new(reply->json, "job", status_of_job(job, daemon_core(s->daemon), daemon_disk_full(s->daemon), true));
     json_object_set_new(reply->json, "workers", status_of_workers(daemon_core(s->daemon)));
     return FL_OK;
 }

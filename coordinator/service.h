@@ -1,7 +1,7 @@
 /* service.h - what the coordinator answers to clients: the verbs of WIRE_REQUEST. Arguments and answers are JSON objects.
  *   submit_begin  {name, model, seed, defaults, max_context, now} -> {upload}      seed as text; only name must be there
  *   submit_piece  {upload, offset} + part -> {offset}                              pieces come in order; each is answered
- *   submit_end    {upload} -> {job, rows, bad, unknown_fields}
+ *   submit_end    {upload} -> {job, rows, bad, unknown_fields, why}     why: what keeps it waiting, ""
  *   list          {} -> {jobs: [...], workers: [...]}                              the jobs as status shows them
  *   status        {job} -> status_json.h
  *   fetch         {job, file: "out" | "errors", offset} + part <- {size}           FL_AGAIN while the job is not closed

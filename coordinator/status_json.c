@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-#include <time.h>
 
 static json_t *number(uint64_t value)
 {
@@ -18,6 +17,8 @@ static json_t *rows_of(const stored_job *job, const coord_job_status *live)
     json_object_set_new(counts, "failed", number(live ? live->rows_failed : job->counts.failed));
     json_object_set_new(counts, "running", number(live ? live->rows_running : 0));
     json_object_set_new(counts, "waiting", number(live ? live->rows_waiting : waiting));
+    json_object_set_new(counts, "suspects", number(live ? live->rows_suspect : 0));
+    json_object_set_new(counts, "too_large", number(live ? live->rows_room : 0));
     return counts;
 }
 
@@ -43,26 +44,63 @@ static json_t *events_of(const coord_job_status *live)
     return events;
 }
 
-json_t *status_of_job(const stored_job *job, const coord *core)
+/* What a person should know first: why it does not go on. */
+static const char *why_of(const stored_job *job, const coord *core, const coord_job_status *live, const char *held_up)
+{
+    if (job->state == JOB_OPEN) return live ? live->why : core ? "" : "no coordinator works on this spool";
+    if (!job->outputs_due) return "";
+    return held_up ? held_up : core ? "the output files are being written" : "the output files are not written yet, and no coordinator works on this spool";
+}
+
+static json_t *rate_of(const coord_job_status *live)
+{
+    json_t *rate = json_pack("{s:f, s:f}", "rows_per_s", live->rows_per_s, "tokens_per_s", live->tokens_per_s);
+    json_object_set_new(rate, "seconds_left", live->left_s < 0 ? json_null() : json_integer((json_int_t)live->left_s));
+    return rate;
+}
+
+/* Rows that a cancel or the expiry left have no record of their own: they are what the codes do not count. */
+static json_t *failures_of(stored_job *job)
+{
+    const job_failures *f = job_store_failures(job);
+    json_t *codes = json_object(), *examples = json_array();
+    uint64_t n[ROW_ERROR_COUNT], rest = job->counts.failed;
+    memcpy(n, f->n, sizeof n);
+    for (int i = 0; i < ROW_ERROR_COUNT; i++) rest -= n[i] < rest ? n[i] : rest;
+    if (job->state == JOB_CANCELLED) n[ROW_CANCELLED] += rest;
+    if (job->state == JOB_EXPIRED) n[ROW_EXPIRED] += rest;
+    for (int i = 0; i < ROW_ERROR_COUNT; i++) {
+        if (n[i]) json_object_set_new(codes, i ? fl_row_error_name((fl_row_error)i) : "unknown", number(n[i]));
+    }
+    for (int i = 0; i < f->n_examples; i++) {
+        const failure_example *e = &f->examples[i];
+        json_array_append_new(examples, json_pack("{s:s, s:I, s:s, s:s}", "custom_id", e->custom_id, "line", (json_int_t)e->line, "code", fl_row_error_name(e->code), "message", e->text));
+    }
+    return json_pack("{s:o, s:o}", "codes", codes, "examples", examples);
+}
+
+json_t *status_of_job(stored_job *job, const coord *core, const char *held_up, bool details)
 {
     coord_job_status live;
-    bool is_live = core && coord_job_find(core, job->id, &live);
+    bool is_live = core && job->state == JOB_OPEN && coord_job_find(core, job->id, &live);
     char name[FL_JOB_NAME_BYTES];
     fl_job_name(job->id, name);
     json_t *out = json_object();
     json_object_set_new(out, "job", json_string(name));
     json_object_set_new(out, "name", json_string(job->settings.name));
     json_object_set_new(out, "state", json_string(job->state == JOB_OPEN && !core ? "waiting" : job_state_name(job->state)));
-    json_object_set_new(out, "why", json_string(is_live ? live.why : job->state == JOB_OPEN ? "no coordinator works on this spool" : ""));
+    json_object_set_new(out, "why", json_string(why_of(job, core, is_live ? &live : NULL, held_up)));
     json_object_set_new(out, "created", number(job->created_s));
     json_object_set_new(out, "rows", rows_of(job, is_live ? &live : NULL));
     json_object_set_new(out, "tokens", number(is_live ? live.n_tokens : job->counts.tokens));
+    if (is_live) json_object_set_new(out, "rate", rate_of(&live));
     json_object_set_new(out, "settings", settings_of(job));
     if (job->is_pinned) {
         json_object_set_new(out, "pin", json_pack("{s:s, s:s, s:s}", "model", job->pin_model, "fingerprint", job->fingerprint, "numerics", job->numerics));
     }
     if (is_live) json_object_set_new(out, "events", events_of(&live));
     json_object_set_new(out, "outputs", json_boolean(job->state != JOB_OPEN && !job->outputs_due));
+    if (details) json_object_set_new(out, "failures", failures_of(job));
     return out;
 }
 
@@ -80,80 +118,15 @@ json_t *status_of_workers(const coord *core)
         json_object_set_new(one, "idle", json_string(w.why));
         json_object_set_new(one, "draining", json_boolean(w.is_draining));
         json_object_set_new(one, "rows", number(w.samples_committed));
+        json_object_set_new(one, "held", number(w.rows_held));
         json_object_set_new(one, "running", number(w.running));
         json_object_set_new(one, "waiting", number(w.waiting));
         json_object_set_new(one, "prefill_tokens", number(w.prefill_tokens));
         json_object_set_new(one, "decode_tokens", number(w.decode_tokens));
+        json_object_set_new(one, "prefill_per_s", json_real(w.prefill_per_s));
+        json_object_set_new(one, "decode_per_s", json_real(w.decode_per_s));
         json_object_set_new(one, "preemptions", number(w.preemptions));
         json_array_append_new(list, one);
     }
     return list;
-}
-
-/* ---- for people ---- */
-
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
-}
-
-static long long number_of(const json_t *object, const char *key)
-{
-    return (long long)json_integer_value(json_object_get(object, key));
-}
-
-static void print_time(FILE *file, long long seconds)
-{
-    time_t at = (time_t)seconds;
-    struct tm parts;
-    char text[40];
-    if (seconds > 0 && gmtime_r(&at, &parts) && strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts)) fprintf(file, "submitted  %s\n", text);
-}
-
-static void print_workers(FILE *file, const json_t *workers)
-{
-    size_t i;
-    json_t *w;
-    json_array_foreach((json_t *)workers, i, w) {
-        fprintf(file, "worker     %s  %s  %lld samples committed, %lld running, %lld waiting, %lld tokens decoded%s%s%s\n", text_of(w, "place"), text_of(w, "model"),
-                number_of(w, "rows"), number_of(w, "running"), number_of(w, "waiting"), number_of(w, "decode_tokens"),
-                json_is_true(json_object_get(w, "draining")) ? ", draining" : "", text_of(w, "idle")[0] ? ", idle: " : "", text_of(w, "idle"));
-    }
-    if (json_array_size(workers) == 0) fprintf(file, "workers    none\n");
-}
-
-void status_print_job(FILE *file, const json_t *job, const json_t *workers)
-{
-    const json_t *rows_seen = json_object_get(job, "rows"), *settings = json_object_get(job, "settings"), *pin = json_object_get(job, "pin"),
-                 *events = json_object_get(job, "events");
-    fprintf(file, "%s  %s\n", text_of(job, "job"), text_of(job, "name"));
-    fprintf(file, "state      %s%s%s\n", text_of(job, "state"), text_of(job, "why")[0] ? ": " : "", text_of(job, "why"));
-    fprintf(file, "rows       %lld: %lld completed, %lld failed, %lld running, %lld waiting\n", number_of(rows_seen, "total"), number_of(rows_seen, "completed"),
-            number_of(rows_seen, "failed"), number_of(rows_seen, "running"), number_of(rows_seen, "waiting"));
-    fprintf(file, "tokens     %lld generated\n", number_of(job, "tokens"));
-    print_time(file, number_of(job, "created"));
-    fprintf(file, "settings   seed %s", text_of(settings, "seed"));
-    if (text_of(settings, "set")[0]) fprintf(file, ", set %s", text_of(settings, "set"));
-    if (number_of(settings, "max_context")) fprintf(file, ", max context %lld", number_of(settings, "max_context"));
-    fprintf(file, "\n");
-    if (pin) fprintf(file, "model      %s  %s  %s\n", text_of(pin, "model"), text_of(pin, "fingerprint"), text_of(pin, "numerics"));
-    if (events) {
-        fprintf(file, "leases     %lld granted, %lld lost, %lld handed back; rows tried again %lld, crashes %lld\n", number_of(events, "leases_granted"),
-                number_of(events, "leases_lost"), number_of(events, "handbacks"), number_of(events, "retries"), number_of(events, "crashes"));
-    }
-    if (workers) print_workers(file, workers);
-    fprintf(file, "outputs    %s\n", json_is_true(json_object_get(job, "outputs")) ? "written" : "not yet");
-}
-
-void status_print_list(FILE *file, const json_t *jobs)
-{
-    size_t i;
-    json_t *job;
-    json_array_foreach((json_t *)jobs, i, job) {
-        const json_t *rows_seen = json_object_get(job, "rows");
-        fprintf(file, "%s  %-9s  %lld/%lld rows, %lld failed  %s\n", text_of(job, "job"), text_of(job, "state"), number_of(rows_seen, "completed"),
-                number_of(rows_seen, "total"), number_of(rows_seen, "failed"), text_of(job, "name"));
-    }
-    if (json_array_size(jobs) == 0) fprintf(file, "no jobs\n");
 }

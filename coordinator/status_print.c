@@ -1,0 +1,181 @@
+#include "coordinator/status_print.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+#include "coordinator/progress.h"
+
+#define LABEL_COLUMNS 11
+#define WIDTH_MIN 40
+#define WORKERS_SHOWN 12                                 /* on a terminal; a file gets them all */
+
+typedef struct { FILE *file; int width; } screen;
+
+int status_width(FILE *file)
+{
+    struct winsize size;
+    int fd = fileno(file);
+    return isatty(fd) && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col >= WIDTH_MIN ? size.ws_col : 0;
+}
+
+/* Bytes of text that fit into so many columns: up to the last space, or as many characters as fit; at least one. */
+static size_t fitting(const char *text, int columns)
+{
+    size_t at = 0, space = 0;
+    for (int used = 0; text[at]; at++) {
+        if ((text[at] & 0xC0) == 0x80) continue;         /* the rest of a character */
+        if (used++ == columns) return space ? space : at;
+        if (text[at] == ' ' && at > 0) space = at;
+    }
+    return at;
+}
+
+/* A label and what stands behind it, in as many lines as the width asks for. */
+static void show(const screen *s, const char *label, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void show(const screen *s, const char *label, const char *format, ...)
+{
+    char *text = NULL;
+    va_list args;
+    va_start(args, format);
+    int n = vasprintf(&text, format, args);
+    va_end(args);
+    if (n < 0) return;
+    fprintf(s->file, "%-*s", LABEL_COLUMNS, label);
+    for (const char *at = text; ; ) {
+        size_t bytes = s->width ? fitting(at, s->width - LABEL_COLUMNS) : strlen(at);
+        fprintf(s->file, "%.*s\n", (int)bytes, at);
+        at += bytes;
+        at += strspn(at, " ");
+        if (!*at) break;
+        fprintf(s->file, "%*s", LABEL_COLUMNS, "");
+    }
+    free(text);
+}
+
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+static long long number_of(const json_t *object, const char *key)
+{
+    return (long long)json_integer_value(json_object_get(object, key));
+}
+
+static double real_of(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+static void age_of(const json_t *job, uint64_t now_s, char out[24])
+{
+    int64_t age = (int64_t)now_s - number_of(job, "created");
+    progress_duration(out, 24, age > 0 ? age : 0);
+}
+
+/* "running: 412 of 1000 rows done (41%), 8100 tokens/s, about 48s left" */
+static void show_state(const screen *s, const json_t *job)
+{
+    const json_t *rows = json_object_get(job, "rows"), *rate = json_object_get(job, "rate");
+    long long total = number_of(rows, "total"), done = number_of(rows, "completed") + number_of(rows, "failed");
+    char speed[100] = "", left[24], eta[40] = "";
+    if (rate && real_of(rate, "tokens_per_s") > 0) snprintf(speed, sizeof speed, ", %.3g rows/s, %.0f tokens/s", real_of(rate, "rows_per_s"), real_of(rate, "tokens_per_s"));
+    if (rate && json_is_integer(json_object_get(rate, "seconds_left"))) {
+        progress_duration(left, sizeof left, number_of(rate, "seconds_left"));
+        snprintf(eta, sizeof eta, ", about %s left", left);
+    }
+    show(s, "state", "%s: %lld of %lld rows done (%lld%%)%s%s", text_of(job, "state"), done, total, total ? done * 100 / total : 100, speed, eta);
+    if (text_of(job, "why")[0]) show(s, "waits", "%s", text_of(job, "why"));
+}
+
+static void show_rows(const screen *s, const json_t *job)
+{
+    const json_t *rows = json_object_get(job, "rows");
+    char suspects[60] = "", large[60] = "";
+    if (number_of(rows, "suspects")) snprintf(suspects, sizeof suspects, ", %lld of them run alone (suspects)", number_of(rows, "suspects"));
+    if (number_of(rows, "too_large")) snprintf(large, sizeof large, ", %lld of them for a larger worker", number_of(rows, "too_large"));
+    show(s, "rows", "%lld completed, %lld failed, %lld running, %lld waiting%s%s; %lld tokens generated", number_of(rows, "completed"), number_of(rows, "failed"), number_of(rows, "running"),
+         number_of(rows, "waiting"), suspects, large, number_of(job, "tokens"));
+}
+
+static void show_failures(const screen *s, const json_t *failures)
+{
+    const char *code;
+    json_t *value;
+    size_t i, used = 0;
+    char counts[700] = "";
+    json_object_foreach((json_t *)json_object_get(failures, "codes"), code, value) {
+        if (used < sizeof counts) used += (size_t)snprintf(counts + used, sizeof counts - used, "%s%lld %s", used ? ", " : "", (long long)json_integer_value(value), code);
+    }
+    if (!used) return;
+    show(s, "failures", "%s", counts);
+    json_array_foreach(json_object_get(failures, "examples"), i, value) {
+        show(s, "", "%s (line %lld): %s: %s", text_of(value, "custom_id"), number_of(value, "line"), text_of(value, "code"), text_of(value, "message"));
+    }
+}
+
+static void show_workers(const screen *s, const json_t *workers)
+{
+    size_t i, n = json_array_size(workers);
+    json_t *w;
+    json_array_foreach((json_t *)workers, i, w) {
+        if (s->width && i == WORKERS_SHOWN) {
+            show(s, "", "and %zu more; --json lists them all", n - i);
+            break;
+        }
+        show(s, i ? "" : "workers", "%s, %s: %lld rows held, %.0f tokens/s (prefill %.0f), %lld done%s%s%s", text_of(w, "place"), text_of(w, "model"), number_of(w, "held"),
+             real_of(w, "decode_per_s"), real_of(w, "prefill_per_s"), number_of(w, "rows"), json_is_true(json_object_get(w, "draining")) ? ", draining" : "",
+             text_of(w, "idle")[0] ? ", idle: " : "", text_of(w, "idle"));
+    }
+    if (n == 0) show(s, "workers", "none");
+}
+
+static void show_settings(const screen *s, const json_t *job)
+{
+    const json_t *settings = json_object_get(job, "settings"), *pin = json_object_get(job, "pin");
+    char context[48] = "";
+    if (number_of(settings, "max_context")) snprintf(context, sizeof context, ", max context %lld", number_of(settings, "max_context"));
+    show(s, "settings", "seed %s%s%s%s%s%s", text_of(settings, "seed"), text_of(settings, "set")[0] ? ", set " : "", text_of(settings, "set"), context,
+         text_of(settings, "model")[0] ? ", model " : "", text_of(settings, "model"));
+    if (pin) show(s, "model", "%s  %s  %s", text_of(pin, "model"), text_of(pin, "fingerprint"), text_of(pin, "numerics"));
+}
+
+void status_print_job(FILE *file, int width, uint64_t now_s, const json_t *job, const json_t *workers)
+{
+    const screen s = { file, width };
+    const json_t *events = json_object_get(job, "events");
+    char age[24];
+    age_of(job, now_s, age);
+    show(&s, "job", "%s  %s, submitted %s ago", text_of(job, "job"), text_of(job, "name"), age);
+    show_state(&s, job);
+    show_rows(&s, job);
+    show_failures(&s, json_object_get(job, "failures"));
+    if (workers) show_workers(&s, workers);
+    show_settings(&s, job);
+    if (events) {
+        show(&s, "events", "%lld leases granted, %lld lost, %lld handed back; rows begun again %lld, crashes %lld", number_of(events, "leases_granted"), number_of(events, "leases_lost"),
+             number_of(events, "handbacks"), number_of(events, "retries"), number_of(events, "crashes"));
+    }
+    show(&s, "outputs", "%s", json_is_true(json_object_get(job, "outputs")) ? "written" : "not yet");
+}
+
+void status_print_list(FILE *file, uint64_t now_s, const json_t *jobs)
+{
+    size_t i;
+    json_t *job;
+    if (json_array_size(jobs) == 0) {
+        fprintf(file, "no jobs\n");
+        return;
+    }
+    fprintf(file, "%-20s  %-9s  %21s  %9s  %8s  %s\n", "JOB", "STATE", "ROWS DONE", "FAILED", "AGE", "NAME");
+    json_array_foreach((json_t *)jobs, i, job) {
+        const json_t *rows = json_object_get(job, "rows");
+        char done[48], age[24];
+        snprintf(done, sizeof done, "%lld/%lld", number_of(rows, "completed") + number_of(rows, "failed"), number_of(rows, "total"));
+        age_of(job, now_s, age);
+        fprintf(file, "%-20s  %-9s  %21s  %9lld  %8s  %s\n", text_of(job, "job"), text_of(job, "state"), done, number_of(rows, "failed"), age, text_of(job, "name"));
+    }
+}
