@@ -8,6 +8,7 @@ import concurrent.futures
 import gzip
 import json
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -587,6 +588,19 @@ def model_whose_logits_are_no_numbers(folder):
     run_on(folder, job, write_model(folder, "nan", body=spoil))
 
 
+def documentation_names_every_code_and_field(folder):
+    """ops/JOBS.md lists what the program has, and HOSTILE has a line for each code that a line or a model can earn."""
+    page = (fleet.ROOT / "ops" / "JOBS.md").read_text()
+    codes = set(re.findall(r'X\(ROW_\w+, +\d+, "(\w+)"\)', (fleet.ROOT / "proto" / "row_error.h").read_text()))
+    fields = set(re.findall(r'X\([A-Z_]+, "(\w+)", BODY_\w+\)', (fleet.ROOT / "proto" / "body_fields.h").read_text()))
+    check(len(codes) >= 16 and len(fields) >= 30, f"{codes} {fields}")
+    missing = [name for name in sorted(codes | fields) if f"`{name}`" not in page]
+    check(not missing, f"ops/JOBS.md does not name {missing}")
+    earned = {row[0] for row in HOSTILE} | {"line_too_long", "no_tokenizer", "nan_logits"}
+    others = {"engine_crash_quarantined", "disk_full", "batch_cancelled", "batch_expired", "request_timeout"}         # never of a line or a model
+    check(earned == codes - others, f"no hostile line for {codes - others - earned}")
+
+
 def helper_that_cannot_start(folder):
     """Without Python chat rows wait, with a sentence; they are never row errors, and the same job ends well when Python is back."""
     job, out, plain = folder / "job.jsonl", folder / "out.jsonl", folder / "plain.jsonl"
@@ -600,4 +614,5 @@ def helper_that_cannot_start(folder):
 
 if __name__ == "__main__":
     fleet.main([every_rule_once, four_workers, packed_and_from_standard_input, killed_and_run_again, too_long_lines, templates_that_fail, templates_that_cannot_be_read,
-                model_without_tokenizer, model_whose_logits_are_no_numbers, helper_that_cannot_start])
+                model_without_tokenizer, model_whose_logits_are_no_numbers, helper_that_cannot_start,
+                documentation_names_every_code_and_field])
