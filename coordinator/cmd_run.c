@@ -29,7 +29,7 @@
 #define WORKER_ARGS_MAX 24
 
 typedef struct {
-    const char *job, *model, *out, *errors, *device, *spool;
+    const char *job, *model, *out, *errors, *device, *spool, *duplicates;
     uint64_t workers, threads, seed, now, max_context, batch, prefill_budget, kv_tokens;
     bool force, restart, as_json, unsafe_spool;
     flag_list set;
@@ -98,7 +98,7 @@ static fl_status read_settings(run *r, fl_err *err)
     fl_status st = set_fields_json(&o->set, &defaults, err);
     if (st != FL_OK) return st;
     job_settings s = { .name = (char *)(slash ? slash + 1 : o->job), .defaults = defaults, .seed = o->seed, .max_context = (uint32_t)o->max_context,
-                       .now_s = o->now ? (uint32_t)o->now : (uint32_t)time(NULL) };
+                       .now_s = o->now ? (uint32_t)o->now : (uint32_t)time(NULL), .suffix_duplicates = strcmp(o->duplicates, "suffix") == 0 };
     st = job_settings_copy(&r->settings, &s, err);
     free(defaults);
     return st;
@@ -438,7 +438,7 @@ static int run_job(const run_options *o)
 
 int cmd_run(int argc, char **argv)
 {
-    run_options o = { .device = "auto", .workers = 1 };
+    run_options o = { .device = "auto", .duplicates = "error", .workers = 1 };
     const flag flags[] = {
         { "--model", FLAG_TEXT, "PATH", "a model directory, or demo for the model that ships", &o.model, 0, 0, true },
         { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default the job's name with .out.jsonl behind it; needed with -)", &o.out, 0, 0, false },
@@ -448,6 +448,7 @@ int cmd_run(int argc, char **argv)
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute (default auto)", &o.device, 0, 0, false },
         { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },
+        { "--duplicates", FLAG_CHOICE, "error|suffix", "a custom_id that stands twice: the later rows fail, or are named ID#<line> (default error)", &o.duplicates, 0, 0, false },
         { "--max-context", FLAG_NUMBER, "N", "longest prompt + completion (default the model's)", &o.max_context, 1, 1 << 30, false },
         { "--now", FLAG_NUMBER, "SECONDS", "the time chat templates see (default now)", &o.now, 1, UINT32_MAX, false },
         { "--spool", FLAG_TEXT, "DIR", "where progress is kept (default OUT.spool)", &o.spool, 0, 0, false },

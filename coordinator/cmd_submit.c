@@ -17,7 +17,7 @@
 
 #define END_MS 600000                                    /* the coordinator syncs the whole job */
 
-typedef struct { const char *job, *to, *model; uint64_t seed, max_context, now; bool as_json; flag_list set; } submit_options;
+typedef struct { const char *job, *to, *model, *duplicates; uint64_t seed, max_context, now; bool as_json; flag_list set; } submit_options;
 
 static fl_status open_job(const char *path, int *fd, fl_err *err)
 {
@@ -40,7 +40,7 @@ static fl_status begin(client *c, const submit_options *o, char upload[FL_JOB_NA
     fl_status st = set_fields_json(&o->set, &defaults, err);
     if (st != FL_OK) return st;
     snprintf(seed, sizeof seed, "%" PRIu64, o->seed);
-    json_t *args = json_pack("{s:s, s:s, s:s, s:s, s:I, s:I}", "name", slash ? slash + 1 : o->job, "model", o->model ? o->model : "", "seed", seed, "defaults", defaults,
+    json_t *args = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I}", "name", slash ? slash + 1 : o->job, "model", o->model ? o->model : "", "seed", seed, "defaults", defaults, "duplicates", o->duplicates,
                              "max_context", (json_int_t)o->max_context, "now", (json_int_t)o->now);
     free(defaults);
     if (!args) return fl_fail(err, FL_INVALID, "the name of the job or of the model is no text in UTF-8");
@@ -99,12 +99,13 @@ static fl_status submit(const submit_options *o, json_t **reply, fl_err *err)
 
 int cmd_submit(int argc, char **argv)
 {
-    submit_options o = { 0 };
+    submit_options o = { .duplicates = "error" };
     const flag flags[] = {
         { "--to", FLAG_TEXT, "ENDPOINT", "the coordinator, as in tcp://127.0.0.1:7070", &o.to, 0, 0, true },
         { "--model", FLAG_TEXT, "NAME", "the model's name as workers announce it (default: the one there is)", &o.model, 0, 0, false },
         { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },
+        { "--duplicates", FLAG_CHOICE, "error|suffix", "a custom_id that stands twice: the later rows fail, or are named ID#<line> (default error)", &o.duplicates, 0, 0, false },
         { "--max-context", FLAG_NUMBER, "N", "longest prompt + completion (default the model's)", &o.max_context, 1, 1 << 30, false },
         { "--now", FLAG_NUMBER, "SECONDS", "the time chat templates see (default now)", &o.now, 1, UINT32_MAX, false },
         { "--json", FLAG_SWITCH, "", "print the answer as JSON", &o.as_json, 0, 0, false },

@@ -167,12 +167,15 @@ static fl_status add_lines(coord_daemon *d, action *a, fl_err *err)
     FL_ASSERT(job);
     uint32_t n = grant->rows.n, n_parts = 0;
     fl_bytes *lines = fl_arena_take(&d->messages, n * sizeof *lines), *parts = NULL;
-    uint64_t *numbers = fl_arena_take(&d->messages, n * sizeof *numbers);
-    if (!lines || !numbers) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
+    uint64_t *numbers = fl_arena_take(&d->messages, n * sizeof *numbers), *renamed = fl_arena_take(&d->messages, n * sizeof *renamed);
+    if (!lines || !numbers || !renamed) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
     for (uint32_t i = 0; i < n; i++) {
         fl_bytes line;
-        fl_status st = job_store_line(job, (row_index){ grant->rows.v[i] }, &line, &numbers[i], err);
+        rows_entry entry;
+        fl_status st = job_store_line(job, (row_index){ grant->rows.v[i] }, &line, &entry, err);
         if (st != FL_OK) return st;
+        numbers[i] = entry.line;
+        renamed[i] = entry.is_renamed;
         lines[i] = (fl_bytes){ fl_arena_copy(&d->messages, line.data, line.bytes), line.bytes };
         if (!lines[i].data) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
         n_parts += wire_line_parts(line.bytes);
@@ -182,6 +185,7 @@ static fl_status add_lines(coord_daemon *d, action *a, fl_err *err)
     a->msg.n_parts = n_parts;
     for (uint32_t i = 0; i < n; parts += wire_line_parts(lines[i++].bytes)) wire_line_cut(lines[i], parts);
     grant->lines = (wire_list){ numbers, n };
+    grant->renamed = (wire_list){ renamed, n };
     return FL_OK;
 }
 

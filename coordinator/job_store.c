@@ -52,6 +52,8 @@ bool job_settings_differ(const job_settings *was, const job_settings *is, char *
         snprintf(text, n_bytes, "what --set says (was %s, is %s)", was->defaults[0] ? was->defaults : "nothing", is->defaults[0] ? is->defaults : "nothing");
     } else if (was->max_context != is->max_context) {
         snprintf(text, n_bytes, "--max-context (was %" PRIu32 ", is %" PRIu32 "; 0 is the model's)", was->max_context, is->max_context);
+    } else if (was->suffix_duplicates != is->suffix_duplicates) {
+        snprintf(text, n_bytes, "--duplicates (was %s, is %s)", was->suffix_duplicates ? "suffix" : "error", is->suffix_duplicates ? "suffix" : "error");
     } else if (was->now_s != is->now_s) snprintf(text, n_bytes, "--now (was %" PRIu32 ", is %" PRIu32 ")", was->now_s, is->now_s);
     else if (was->created_s != is->created_s) snprintf(text, n_bytes, "the creation time");
     else if (strcmp(was->model, is->model) != 0) snprintf(text, n_bytes, "the model's name (was %s, is %s)", was->model, is->model);
@@ -63,9 +65,9 @@ static fl_status settings_to_json(const job_settings *s, uint64_t n_rows, char *
 {
     char seed[24];
     snprintf(seed, sizeof seed, "%" PRIu64, s->seed);    /* jansson's integers end at 2^63 */
-    json_t *json = json_pack("{s:i, s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:s, s:s}", "version", 1, "content", s->content, "rows", (json_int_t)n_rows,
+    json_t *json = json_pack("{s:i, s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:s}", "version", 1, "content", s->content, "rows", (json_int_t)n_rows,
                              "name", s->name, "seed", seed, "created", (json_int_t)s->created_s, "max_context", (json_int_t)s->max_context,
-                             "now", (json_int_t)s->now_s, "model", s->model, "defaults", s->defaults);
+                             "now", (json_int_t)s->now_s, "model", s->model, "defaults", s->defaults, "duplicates", s->suffix_duplicates ? "suffix" : "error");
     *out = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     return *out ? FL_OK : fl_fail(err, FL_INVALID, "the job's settings are no text in UTF-8: its name or the model's name");
@@ -75,13 +77,13 @@ fl_status job_settings_parse(job_settings *out, const void *data, size_t n_bytes
 {
     json_error_t where;
     json_t *json = json_loadb(data, n_bytes, 0, &where);
-    const char *name = NULL, *seed = NULL, *model = NULL, *defaults = NULL, *content = NULL;
+    const char *name = NULL, *seed = NULL, *model = NULL, *defaults = NULL, *content = NULL, *duplicates = "error";
     json_int_t created = 0, max_context = 0, now = 0;
     int version = 0;
     fl_status st = FL_OK;
     char *end = NULL;
-    if (!json || json_unpack(json, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s}", "version", &version, "content", &content, "name", &name, "seed", &seed,
-                             "created", &created, "max_context", &max_context, "now", &now, "model", &model, "defaults", &defaults) != 0) {
+    if (!json || json_unpack(json, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s?s}", "version", &version, "content", &content, "name", &name, "seed", &seed,
+                             "created", &created, "max_context", &max_context, "now", &now, "model", &model, "defaults", &defaults, "duplicates", &duplicates) != 0) {
         st = fl_fail(err, FL_CORRUPT, "the job's first record does not hold its settings");
         goto done;
     }
@@ -89,11 +91,11 @@ fl_status job_settings_parse(job_settings *out, const void *data, size_t n_bytes
     errno = 0;
     unsigned long long number = strtoull(seed, &end, 10);
     if (errno || !*seed || *end || strlen(content) != JOB_STORE_HASH_BYTES - 1 || created < 0 || max_context < 0 || max_context > UINT32_MAX || now < 0 ||
-        now > UINT32_MAX) {
+        now > UINT32_MAX || (strcmp(duplicates, "error") != 0 && strcmp(duplicates, "suffix") != 0)) {
         st = fl_fail(err, FL_CORRUPT, "the job's first record holds a setting outside its domain");
         goto done;
     }
-    job_settings s = { (char *)name, (char *)model, (char *)defaults, number, (uint64_t)created, (uint32_t)max_context, (uint32_t)now, "" };
+    job_settings s = { (char *)name, (char *)model, (char *)defaults, number, (uint64_t)created, (uint32_t)max_context, (uint32_t)now, strcmp(duplicates, "suffix") == 0, "" };
     memcpy(s.content, content, JOB_STORE_HASH_BYTES);
     st = job_settings_copy(out, &s, err);
 done:
@@ -255,15 +257,13 @@ done:
     return st == FL_OK ? FL_OK : fl_fail(err, st == FL_NOT_FOUND ? FL_CORRUPT : st, "%s: %s", name, why.text);
 }
 
-fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, uint64_t *number, fl_err *err)
+fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, rows_entry *entry, fl_err *err)
 {
-    rows_entry entry;
     const char *text = NULL;
-    fl_status st = rows_get(job->rows, row, &entry, err);
-    if (st == FL_OK) st = rows_line(job->rows, &entry, &text, err);
+    fl_status st = rows_get(job->rows, row, entry, err);
+    if (st == FL_OK) st = rows_line(job->rows, entry, &text, err);
     if (st != FL_OK) return st;
-    *line = (fl_bytes){ text, entry.n_bytes };
-    *number = entry.line;
+    *line = (fl_bytes){ text, entry->n_bytes };
     return FL_OK;
 }
 
@@ -398,7 +398,8 @@ fl_status job_draft_open(job_draft **out, const spool *s, job_id id, const job_s
     if (st == FL_OK && (st = spool_job_create(s, id, err)) == FL_OK) draft->spool = s;
     if (st == FL_OK) {
         const job_settings *own = &draft->job->settings;
-        ingest_options o = { .name = own->name, .defaults = own->defaults[0] ? own->defaults : NULL, .job_dir = draft->job->dir };
+        ingest_options o = { .name = own->name, .defaults = own->defaults[0] ? own->defaults : NULL, .job_dir = draft->job->dir,
+                             .suffix_duplicates = own->suffix_duplicates };
         if (options) {
             o.note = options->note;
             o.context = options->context;

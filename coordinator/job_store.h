@@ -25,6 +25,7 @@ typedef struct {
     char *defaults;                      /* owned; --set as one JSON object, "" = none */
     uint64_t seed, created_s;
     uint32_t max_context, now_s;
+    bool suffix_duplicates;              /* --duplicates suffix: later rows of a custom_id get names of their own (ingest.h); absent in ledgers of before: error */
     char content[JOB_STORE_HASH_BYTES];  /* hash of the job's bytes, hex */
 } job_settings;
 
@@ -80,8 +81,8 @@ void      job_store_close(stored_job *job);              /* accepts NULL */
 /* One record of the job was committed. */
 void job_store_note(stored_job *job, const ledger_record *record);
 
-/* The line of a row and its physical number. Borrowed until the next call. */
-fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, uint64_t *number, fl_err *err);
+/* The line of a row, borrowed until the next call, and its entry. */
+fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, rows_entry *entry, fl_err *err);
 
 /* What failed so far, the examples with their custom_id and line. */
 const job_failures *job_store_failures(stored_job *job);

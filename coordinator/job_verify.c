@@ -55,6 +55,7 @@ static void name_row(verify_run *v, row_index row, char out[NAME_BYTES_MAX + 1])
     snprintf(out, NAME_BYTES_MAX + 1, "row-%" PRIu64, entry.line);
     if (rows_line(v->lines, &entry, &line, &ignored) != FL_OK) return;
     fl_row_parse(&parsed, line, entry.n_bytes, entry.line, v->settings.defaults && v->settings.defaults[0] ? v->settings.defaults : NULL, &fault);
+    if (parsed.custom_id && entry.is_renamed) fl_row_rename(&parsed, entry.line);
     if (parsed.custom_id) clean_name(out, parsed.custom_id, parsed.custom_id_bytes);
     fl_row_free(&parsed);
 }

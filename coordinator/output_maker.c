@@ -154,6 +154,7 @@ static fl_status parse_line(output_maker *m, const rows_entry *entry, fl_err *er
     fl_status st = rows_line(m->lines, entry, &line, err);
     if (st != FL_OK) return st;
     fl_row_error bad = fl_row_parse(&m->row, line, entry->n_bytes, entry->line, m->shared->defaults, &fault);
+    if (entry->is_renamed && m->row.custom_id) fl_row_rename(&m->row, entry->line);
     if (bad == ROW_OK && m->row.n == (int32_t)entry->n_samples) return FL_OK;
     if (bad == ROW_OK) return fl_fail(err, FL_CORRUPT, "line %" PRIu64 " had %u samples when the job was taken in and has %d now", entry->line, entry->n_samples, m->row.n);
     return fl_fail(err, FL_CORRUPT, "line %" PRIu64 " was good when the job was taken in and is bad now: %s", entry->line, fault.text);

@@ -124,8 +124,11 @@ static fl_status parse_settings(const json_t *args, job_settings *out, fl_err *e
     unsigned long long number = strtoull(seed, &end, 10);
     if (errno || *end) return fl_fail(err, FL_INVALID, "the seed '%.40s' is no whole number below 2^64", seed);
     if (context < 0 || context > UINT32_MAX || now < 0 || now > UINT32_MAX) return fl_fail(err, FL_INVALID, "max_context or now is outside 0 to %" PRIu32, UINT32_MAX);
+    const char *duplicates = text_arg(args, "duplicates");
+    bool suffix = strcmp(duplicates, "suffix") == 0;
+    if (!suffix && duplicates[0] && strcmp(duplicates, "error") != 0) return fl_fail(err, FL_INVALID, "duplicates is error or suffix, not '%.40s'", duplicates);
     *out = (job_settings){ .name = (char *)text_arg(args, "name"), .model = (char *)text_arg(args, "model"), .defaults = (char *)text_arg(args, "defaults"),
-                           .seed = number, .max_context = (uint32_t)context, .now_s = now ? (uint32_t)now : (uint32_t)time(NULL) };
+                           .seed = number, .max_context = (uint32_t)context, .now_s = now ? (uint32_t)now : (uint32_t)time(NULL), .suffix_duplicates = suffix };
     fl_row_fault fault;
     if (out->defaults[0] && fl_row_defaults_check(out->defaults, &fault) != ROW_OK) return fl_fail(err, FL_INVALID, "the settings of the job: %s", fault.text);
     return FL_OK;

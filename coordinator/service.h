@@ -1,5 +1,5 @@
 /* service.h - what the coordinator answers to clients: the verbs of WIRE_REQUEST. Arguments and answers are JSON objects.
- *   submit_begin  {name, model, seed, defaults, max_context, now} -> {upload}      seed as text; only name must be there
+ *   submit_begin  {name, model, seed, defaults, max_context, now, duplicates: "error" | "suffix"} -> {upload}      seed as text; only name must be there
  *   submit_piece  {upload, offset} + part -> {offset}                              pieces come in order; each is answered
  *   submit_end    {upload} -> {job, rows, bad, unknown_fields, why}     why: what keeps it waiting, ""
  *   list          {} -> {jobs: [...], workers: [...]}                              the jobs as status shows them

@@ -64,7 +64,8 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
     X(LIST, 6, rows, 4096)              /* row_index of each item */ \
     X(LIST, 7, sample_lo, 4096)         /* samples sample_lo .. sample_hi - 1 of that row */ \
     X(LIST, 8, sample_hi, 4096) \
-    X(LIST, 9, lines, 4096)             /* physical line number of each item */
+    X(LIST, 9, lines, 4096)             /* physical line number of each item */ \
+    X(LIST,10, renamed, 4096)           /* 1: the item's row is called ID#<line> (fl_row_rename), 0: as its line says */
 #define WIRE_BEAT_FIELDS(X)             /* both ways: I live, and how far I am */ \
     X(U64,  3, prefill_tokens, UINT64_MAX)  /* totals since the process start */ \
     X(U64,  4, decode_tokens, UINT64_MAX) \

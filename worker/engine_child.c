@@ -241,7 +241,7 @@ static fl_status hear_grant(child *c, const wire_msg *m, fl_arena *arena, fl_err
         s->n_left = s->hi - s->lo;
         c->n_preparing++;
         c->n_waiting_samples += s->n_left;
-        fl_status st = row_prep_push(c->prep, slot_tag(c, s), job, line.data, line.bytes, g->lines.v[i], &s->item, err);
+        fl_status st = row_prep_push(c->prep, slot_tag(c, s), job, line.data, line.bytes, g->lines.v[i], g->renamed.v[i] != 0, &s->item, err);
         if (st != FL_OK) return st;
     }
     return FL_OK;

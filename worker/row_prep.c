@@ -48,6 +48,7 @@ static void *prep_main(void *context)
         pthread_mutex_unlock(&prep->lock);
         if (atomic_load(&item->cancelled)) item->status = FL_CLOSED;
         else item->status = row_request_make(prep->maker, item->job, item->line, item->line_bytes, item->line_number, &item->request, &item->refusal, &item->err);
+        if (item->status == FL_OK && item->is_renamed) row_request_rename(&item->request, item->line_number);
         free(item->line);
         item->line = NULL;
         pthread_mutex_lock(&prep->lock);
@@ -100,8 +101,8 @@ void row_prep_stop(row_prep *prep)
     free(prep);
 }
 
-fl_status row_prep_push(row_prep *prep, uint64_t tag, const job_settings *job, const void *line, size_t line_bytes, uint64_t line_number, row_item **out,
-                        fl_err *err)
+fl_status row_prep_push(row_prep *prep, uint64_t tag, const job_settings *job, const void *line, size_t line_bytes, uint64_t line_number, bool is_renamed,
+                        row_item **out, fl_err *err)
 {
     row_item *item = calloc(1, sizeof *item);
     char *copy = malloc(line_bytes + 1);
@@ -117,6 +118,7 @@ fl_status row_prep_push(row_prep *prep, uint64_t tag, const job_settings *job, c
     item->line = copy;
     item->line_bytes = line_bytes;
     item->line_number = line_number;
+    item->is_renamed = is_renamed;
     pthread_mutex_lock(&prep->lock);
     append(&prep->waiting, item);
     pthread_cond_signal(&prep->pushed);

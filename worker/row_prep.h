@@ -14,6 +14,7 @@ typedef struct row_item {
     const job_settings *job;         /* borrowed; outlives the item */
     char *line; size_t line_bytes;   /* owned; freed once the request is made */
     uint64_t line_number;
+    bool is_renamed;                 /* as the GRANT says */
     atomic_bool cancelled;           /* the owner sets it; the thread then skips the work */
     fl_status status;                /* as row_request_make returned it; FL_CLOSED when it was skipped */
     row_request request;             /* owned */
@@ -27,8 +28,8 @@ fl_status row_prep_start(row_prep **out, row_maker *maker, int wake_fd, fl_err *
 void      row_prep_stop(row_prep *prep);                 /* ends the thread after the item in hand and frees the rest; accepts NULL */
 
 /* Copy the line into a new item and queue it. The item stays the queue's until taken; the owner may keep the pointer to cancel it. */
-fl_status row_prep_push(row_prep *prep, uint64_t tag, const job_settings *job, const void *line, size_t line_bytes, uint64_t line_number, row_item **out,
-                        fl_err *err);
+fl_status row_prep_push(row_prep *prep, uint64_t tag, const job_settings *job, const void *line, size_t line_bytes, uint64_t line_number, bool is_renamed,
+                        row_item **out, fl_err *err);
 row_item *row_prep_take(row_prep *prep);                 /* the next finished item, which the caller frees; NULL when none */
 void      row_item_free(row_item *item);                 /* accepts NULL */
 

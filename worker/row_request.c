@@ -207,6 +207,12 @@ done:
     return st;
 }
 
+void row_request_rename(row_request *request, uint64_t line_number)
+{
+    fl_row_rename(&request->row, line_number);
+    request->sampling.id_hash = XXH3_64bits(request->row.custom_id, request->row.custom_id_bytes);
+}
+
 void row_request_free(row_request *request)
 {
     fl_row_free(&request->row);

@@ -42,6 +42,7 @@ typedef struct { fl_row_error code; char text[480]; } row_refusal;
 fl_status row_request_make(row_maker *maker, const job_settings *job, const char *line, size_t n_bytes, uint64_t line_number, row_request *out,
                            row_refusal *refusal, fl_err *err);
 void      row_request_free(row_request *request);        /* accepts a zeroed one */
+void      row_request_rename(row_request *request, uint64_t line_number);            /* the row counts under the name that fl_row_rename gives it */
 
 /* The engine's form of samples lo .. hi - 1 under `tag`; borrows from `request`. The engine gives what is asked of the prompt with sample 0 alone. */
 engine_request row_request_samples(const row_request *request, uint64_t tag, uint32_t lo, uint32_t hi);

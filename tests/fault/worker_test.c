@@ -164,7 +164,7 @@ static void tell_job(fleet *f)
 /* Grant `n` rows from row `first` on under `lease`, each with samples 0 .. n_samples - 1. */
 static void grant(fleet *f, uint64_t lease, uint64_t first, uint64_t n_samples, int n, const char *const *lines)
 {
-    uint64_t rows[16], lo[16], hi[16], numbers[16];
+    uint64_t rows[16], lo[16], hi[16], numbers[16], renamed[16] = { 0 };
     fl_bytes parts[16];
     for (int i = 0; i < n; i++) {
         rows[i] = first + (uint64_t)i;
@@ -175,7 +175,7 @@ static void grant(fleet *f, uint64_t lease, uint64_t first, uint64_t n_samples, 
     }
     uint32_t count = (uint32_t)n;
     say(f, &(wire_msg){ .type = WIRE_GRANT, .n_parts = count, .parts = parts, .grant = {
-        .job = JOB, .lease = lease, .term_ms = 60000, .rows = { rows, count }, .sample_lo = { lo, count }, .sample_hi = { hi, count }, .lines = { numbers, count } } });
+        .job = JOB, .lease = lease, .term_ms = 60000, .rows = { rows, count }, .sample_lo = { lo, count }, .sample_hi = { hi, count }, .lines = { numbers, count }, .renamed = { renamed, count } } });
 }
 
 static void answer(fleet *f, uint64_t lease, uint64_t row, uint64_t sample, uint64_t fate)
@@ -447,10 +447,10 @@ static void a_row_above_this_workers_context_is_handed_back(void **state)
     wire_msg m;
     set_up(&f, (const char *const[]){"--max-context", "256", NULL});
     say(&f, &(wire_msg){ .type = WIRE_JOB, .job = { .job = 78, .max_context = 8192 } });
-    uint64_t row = 9, lo = 0, hi = 1, number = 10;
+    uint64_t row = 9, lo = 0, hi = 1, number = 10, renamed = 0;
     fl_bytes part = { line, strlen(line) };
     say(&f, &(wire_msg){ .type = WIRE_GRANT, .n_parts = 1, .parts = &part, .grant = { .job = 78, .lease = 6, .rows = { &row, 1 }, .sample_lo = { &lo, 1 },
-        .sample_hi = { &hi, 1 }, .lines = { &number, 1 } } });
+        .sample_hi = { &hi, 1 }, .lines = { &number, 1 }, .renamed = { &renamed, 1 } } });
     expect(&f, &m, WIRE_HANDBACK);
     assert_int_equal(m.handback.lease, 6);
     assert_int_equal(m.handback.rows.n, 1);

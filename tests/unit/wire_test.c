@@ -15,14 +15,14 @@
 static const uint64_t some_rows[] = { 0, 7, 300, UINT64_MAX };
 static const uint64_t some_lo[] = { 0, 0, 1, 2 };
 static const uint64_t some_hi[] = { 1, 4, 2, 1024 };
-static const uint64_t some_lines[] = { 1, 9, 301, 70000 };
+static const uint64_t some_lines[] = { 1, 9, 301, 70000 }, some_renamed[] = { 0, 1, 0, 1 };
 static const fl_bytes some_parts[] = { { "{\"prompt\":\"a\"}", 14 }, { "b", 1 }, { "", 0 }, { "four", 4 } };
 
 static wire_msg a_grant(void)
 {
     return (wire_msg){ .type = WIRE_GRANT, .n_parts = 4, .parts = some_parts,
         .grant = { .job = 0xF00DF00DF00DF00Du, .lease = 12, .term_ms = 60000, .rows = { some_rows, 4 },
-                   .sample_lo = { some_lo, 4 }, .sample_hi = { some_hi, 4 }, .lines = { some_lines, 4 } } };
+                   .sample_lo = { some_lo, 4 }, .sample_hi = { some_hi, 4 }, .lines = { some_lines, 4 }, .renamed = { some_renamed, 4 } } };
 }
 
 static void assert_lists_equal(wire_list a, wire_list b)
@@ -41,6 +41,7 @@ static void assert_grants_equal(const wire_msg *a, const wire_msg *b)
     assert_lists_equal(a->grant.sample_lo, b->grant.sample_lo);
     assert_lists_equal(a->grant.sample_hi, b->grant.sample_hi);
     assert_lists_equal(a->grant.lines, b->grant.lines);
+    assert_lists_equal(a->grant.renamed, b->grant.renamed);
     assert_int_equal(a->n_parts, b->n_parts);
     for (uint32_t i = 0; i < a->n_parts; i++) {
         assert_int_equal(a->parts[i].bytes, b->parts[i].bytes);
@@ -336,7 +337,7 @@ static void *send_large(void *at)
     }
     wire_list list = { numbers, LARGE_PARTS };
     wire_msg msg = { .type = WIRE_GRANT, .n_parts = LARGE_PARTS, .parts = parts,
-        .grant = { .rows = list, .sample_lo = list, .sample_hi = list, .lines = list } };
+        .grant = { .rows = list, .sample_lo = list, .sample_hi = list, .lines = list, .renamed = list } };
     fl_status st = wire_send_fd(s->fds[0], &msg, NULL);
     close(s->fds[0]);
     s->fds[0] = -1;
@@ -453,7 +454,7 @@ static void a_long_line_travels_in_several_parts(void **state)
         wire_line_cut((fl_bytes){ bytes, sizes[i] }, end);
     }
     wire_list list = { numbers, N };
-    wire_msg sent = { .type = WIRE_GRANT, .n_parts = (uint32_t)(end - parts), .parts = parts, .grant = { .job = 1, .lease = 1, .rows = list, .sample_lo = list, .sample_hi = list, .lines = list } }, got;
+    wire_msg sent = { .type = WIRE_GRANT, .n_parts = (uint32_t)(end - parts), .parts = parts, .grant = { .job = 1, .lease = 1, .rows = list, .sample_lo = list, .sample_hi = list, .lines = list, .renamed = list } }, got;
     const uint8_t *header;
     size_t n;
     fl_err err;
