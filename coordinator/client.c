@@ -149,18 +149,31 @@ static fl_status wait_reply(client *c, uint64_t number, int timeout_ms, json_t *
     return fl_fail(err, FL_TIMEOUT, "no coordinator answers at %s within %d s; is it running there?", c->endpoint, timeout_ms / 1000);
 }
 
-fl_status client_call(client *c, const char *verb, json_t *args, const fl_bytes *part, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
+fl_status client_ask(client *c, const char *verb, json_t *args, const fl_bytes *part, uint64_t *number, fl_err *err)
 {
     char *text = args ? json_dumps(args, JSON_COMPACT) : strdup("{}");
     json_decref(args);
     if (!text) return fl_fail(err, FL_INVALID, "an argument of '%s' is no text in UTF-8", verb);
     fl_arena_reset(&c->arena);
-    err->code = FL_OK;
     wire_msg msg = { .type = WIRE_REQUEST, .n_parts = part ? 1 : 0, .parts = part,
                      .request = { .number = ++c->number, .verb = wire_text(verb), .args = wire_text(text) } };
-    was_lost(c);                                         /* a connection of before: this request goes out on the next one */
     fl_status st = send_request(c, &msg, err);
-    if (st == FL_OK) st = wait_reply(c, c->number, timeout_ms, reply, part_out, part_bytes, err);
+    *number = c->number;
     free(text);
     return st;
+}
+
+fl_status client_answer(client *c, uint64_t number, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
+{
+    fl_arena_reset(&c->arena);
+    err->code = FL_OK;
+    return wait_reply(c, number, timeout_ms, reply, part_out, part_bytes, err);
+}
+
+fl_status client_call(client *c, const char *verb, json_t *args, const fl_bytes *part, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
+{
+    uint64_t number;
+    was_lost(c);                                         /* a connection of before: this request goes out on the next one */
+    fl_status st = client_ask(c, verb, args, part, &number, err);
+    return st == FL_OK ? client_answer(c, number, timeout_ms, reply, part_out, part_bytes, err) : st;
 }

@@ -20,4 +20,9 @@ void      client_close(client *c);                       /* accepts NULL */
  * sentence. */
 fl_status client_call(client *c, const char *verb, json_t *args, const fl_bytes *part, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err);
 
+/* The same in two steps, so that several requests are under way: ask sends, answer waits for the reply with that number. Answers come in the order of the requests and
+ * must be waited for in it. */
+fl_status client_ask(client *c, const char *verb, json_t *args, const fl_bytes *part, uint64_t *number, fl_err *err);
+fl_status client_answer(client *c, uint64_t number, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err);
+
 #endif

@@ -53,6 +53,7 @@ typedef struct {
     int64_t began_ms, first_ms, ended_ms, stuck_ms;      /* first_ms: a worker was welcome; 0 = not yet */
     int signals;
     progress progress;
+    progress_ingest reading;
 } run;
 
 /* ---- before the first worker ---- */
@@ -133,15 +134,25 @@ static fl_status check_same_job(run *r, fl_err *err)
     return fl_fail(err, FL_CONFLICT, "%s has changed since this spool was begun; run the job as it was, or pass --restart to begin anew (%s)", what, r->files.spool);
 }
 
+/* Now and then while the job is read. */
+static fl_status note_ingest(void *context, const ingest_report *so_far, fl_err *err)
+{
+    run *r = context;
+    progress_ingest_show(&r->reading, daemon_now_ms(), r->progress.terminal, so_far->n_rows, so_far->n_bytes);
+    return command_signals() ? fl_fail(err, FL_AGAIN, "stopped while the job was read") : FL_OK;
+}
+
 static fl_status make_job(run *r, fl_err *err)
 {
     stored_job *job = NULL;
     ingest_report report;
-    job_draft_options how = { .path = r->options->job };
+    job_draft_options how = { .path = r->options->job, .note = note_ingest, .context = r };
     job_id id;
     fl_err ignored;
     fl_status st = service_new_job_id(&id, err);
+    r->reading.what = "reading the job";
     if (st == FL_OK) st = job_store_create(&job, daemon_spool(r->daemon), id, &r->settings, &how, &report, err);
+    progress_ingest_clear(&r->reading);
     if (st != FL_OK) return st;
     if ((st = daemon_add_job(r->daemon, &job, err)) != FL_OK) {
         job_store_close(job);
@@ -150,6 +161,7 @@ static fl_status make_job(run *r, fl_err *err)
     }
     r->job = daemon_job_find(r->daemon, id);
     if (report.n_bad) fprintf(stderr, "%" PRIu64 " of %" PRIu64 " lines are bad; each gets its line in %s\n", report.n_bad, report.n_rows, command_shown_path(r->files.errors));
+    if (report.n_renamed) fprintf(stderr, "%" PRIu64 " rows have the custom_id of an earlier one; each is named ID#<its line>\n", report.n_renamed);
     if (report.unknown_fields[0]) fprintf(stderr, "fields that are not known and do nothing: %s\n", report.unknown_fields);
     return FL_OK;
 }
@@ -422,9 +434,9 @@ static int run_job(const run_options *o)
     fl_err err = { 0 };
     int ended;
     progress_init(&r.progress, r.began_ms, isatty(2));
+    command_catch_signals();
     fl_status st = prepare(&r, &err);
     if (st == FL_OK) {
-        command_catch_signals();
         st = run_to_the_end(&r, &err);
         progress_clear(&r.progress);
         if (st == FL_OK) let_workers_go(&r);

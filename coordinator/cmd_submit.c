@@ -12,10 +12,14 @@
 #include <unistd.h>
 #include "coordinator/daemon.h"
 #include "coordinator/job_source.h"
+#include "coordinator/progress.h"
 #include "coordinator/service.h"
 #include "coordinator/set_fields.h"
 
-#define END_MS 600000                                    /* the coordinator syncs the whole job */
+#define PIECES_UNDER_WAY 4
+#define ROOM_POLL_MS 3
+#define END_POLL_MS 20
+#define ABORT_MS 2000
 
 typedef struct { const char *job, *to, *model, *duplicates; uint64_t seed, max_context, now; bool as_json; flag_list set; } submit_options;
 
@@ -32,22 +36,38 @@ static fl_status open_job(const char *path, int *fd, fl_err *err)
     return FL_OK;
 }
 
-static fl_status begin(client *c, const submit_options *o, char upload[FL_JOB_NAME_BYTES], fl_err *err)
+typedef struct { const submit_options *options; client *client; char upload[FL_JOB_NAME_BYTES]; uint64_t limit; progress_ingest progress; } submission;
+
+static fl_status stopped(fl_err *err)
 {
+    return command_signals() ? fl_fail(err, FL_AGAIN, "stopped; nothing was submitted, run the same command to do it again") : FL_OK;
+}
+
+static void take_reply(submission *s, json_t *reply, uint64_t n_bytes)
+{
+    json_t *limit = json_object_get(reply, "limit");
+    if (limit) s->limit = (uint64_t)json_integer_value(limit);
+    progress_ingest_show(&s->progress, daemon_now_ms(), isatty(2), (uint64_t)json_integer_value(json_object_get(reply, "rows")), n_bytes);
+    json_decref(reply);
+}
+
+static fl_status begin(submission *s, fl_err *err)
+{
+    const submit_options *o = s->options;
     char seed[24], *defaults = NULL;
     const char *slash = strrchr(o->job, '/');
     json_t *reply = NULL;
     fl_status st = set_fields_json(&o->set, &defaults, err);
     if (st != FL_OK) return st;
     snprintf(seed, sizeof seed, "%" PRIu64, o->seed);
-    json_t *args = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I}", "name", slash ? slash + 1 : o->job, "model", o->model ? o->model : "", "seed", seed, "defaults", defaults, "duplicates", o->duplicates,
-                             "max_context", (json_int_t)o->max_context, "now", (json_int_t)o->now);
+    json_t *args = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I}", "name", slash ? slash + 1 : o->job, "model", o->model ? o->model : "", "seed", seed, "defaults", defaults,
+                             "duplicates", o->duplicates, "max_context", (json_int_t)o->max_context, "now", (json_int_t)o->now);
     free(defaults);
     if (!args) return fl_fail(err, FL_INVALID, "the name of the job or of the model is no text in UTF-8");
-    if ((st = client_call(c, "submit_begin", args, NULL, JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err)) != FL_OK) return st;
+    if ((st = client_call(s->client, "submit_begin", args, NULL, JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err)) != FL_OK) return st;
     const char *name = json_string_value(json_object_get(reply, "upload"));
-    snprintf(upload, FL_JOB_NAME_BYTES, "%s", name ? name : "");
-    json_decref(reply);
+    snprintf(s->upload, sizeof s->upload, "%s", name ? name : "");
+    take_reply(s, reply, 0);
     return FL_OK;
 }
 
@@ -56,7 +76,11 @@ static fl_status read_piece(int fd, const char *name, uint8_t *piece, size_t *n_
 {
     for (*n_bytes = 0; *n_bytes < SERVICE_PIECE_BYTES; ) {
         ssize_t n = read(fd, piece + *n_bytes, SERVICE_PIECE_BYTES - *n_bytes);
-        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EINTR) {
+            fl_status st = stopped(err);
+            if (st != FL_OK) return st;
+            continue;
+        }
         if (n < 0) return fl_fail_errno(err, errno, "cannot read %s", name);
         if (n == 0) break;
         *n_bytes += (size_t)n;
@@ -64,36 +88,83 @@ static fl_status read_piece(int fd, const char *name, uint8_t *piece, size_t *n_
     return FL_OK;
 }
 
-static fl_status upload_all(client *c, int fd, const submit_options *o, const char *upload, fl_err *err)
+static fl_status wait_for_answer(submission *s, uint64_t number, uint64_t n_bytes, fl_err *err)
+{
+    json_t *reply = NULL;
+    fl_status st = client_answer(s->client, number, 10 * JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err);
+    if (st == FL_OK) take_reply(s, reply, n_bytes);
+    return st == FL_OK || !command_signals() ? st : stopped(err);
+}
+
+/* The coordinator reads slower than we send: ask until it has room for the next piece. */
+static fl_status wait_for_room(submission *s, uint64_t offset, fl_err *err)
 {
     fl_status st = FL_OK;
-    uint64_t offset = 0;
-    uint8_t *piece = malloc(SERVICE_PIECE_BYTES);
-    if (!piece) return fl_fail(err, FL_FULL, "no memory to read %s", o->job);
-    for (size_t n = SERVICE_PIECE_BYTES; st == FL_OK && n == SERVICE_PIECE_BYTES; offset += n) {
-        json_t *reply = NULL;
-        if ((st = read_piece(fd, o->job, piece, &n, err)) != FL_OK || n == 0) break;
-        fl_bytes part = { piece, n };
-        json_t *args = json_pack("{s:s, s:I}", "upload", upload, "offset", (json_int_t)offset);
-        st = client_call(c, "submit_piece", args, &part, 10 * JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err);
-        json_decref(reply);
+    uint64_t number;
+    while (st == FL_OK && s->limit < offset + SERVICE_PIECE_BYTES) {
+        poll(NULL, 0, ROOM_POLL_MS);
+        if ((st = stopped(err)) != FL_OK) break;
+        st = client_ask(s->client, "submit_piece", json_pack("{s:s, s:I}", "upload", s->upload, "offset", (json_int_t)offset), NULL, &number, err);
+        if (st == FL_OK) st = wait_for_answer(s, number, offset, err);
     }
+    return st;
+}
+
+/* Pieces in order, at most PIECES_UNDER_WAY without an answer. */
+static fl_status upload_all(submission *s, int fd, fl_err *err)
+{
+    fl_status st = FL_OK;
+    uint64_t offset = 0, first = 0, n_asked = 0, n_answered = 0;     /* requests first .. first + n_asked - 1 */
+    uint8_t *piece = malloc(SERVICE_PIECE_BYTES);
+    if (!piece) return fl_fail(err, FL_FULL, "no memory to read %s", s->options->job);
+    for (size_t n = SERVICE_PIECE_BYTES; st == FL_OK && n == SERVICE_PIECE_BYTES; ) {
+        if ((st = stopped(err)) != FL_OK || (st = read_piece(fd, s->options->job, piece, &n, err)) != FL_OK || n == 0) break;
+        while (st == FL_OK && n_answered < n_asked && (n_asked - n_answered == PIECES_UNDER_WAY || s->limit < offset + SERVICE_PIECE_BYTES))
+            st = wait_for_answer(s, first + n_answered++, offset, err);
+        if (st == FL_OK) st = wait_for_room(s, offset, err);
+        uint64_t number;
+        fl_bytes part = { piece, n };
+        if (st == FL_OK) st = client_ask(s->client, "submit_piece", json_pack("{s:s, s:I}", "upload", s->upload, "offset", (json_int_t)offset), &part, &number, err);
+        if (n_asked == n_answered) { first = number; n_asked = n_answered = 0; }
+        n_asked++;
+        offset += n;
+    }
+    while (st == FL_OK && n_answered < n_asked) st = wait_for_answer(s, first + n_answered++, offset, err);
     free(piece);
     return st;
 }
 
+/* The coordinator still parses, merges and syncs: ask until the job is there. */
+static fl_status end(submission *s, json_t **reply, fl_err *err)
+{
+    for (;;) {
+        fl_status st = client_call(s->client, "submit_end", json_pack("{s:s}", "upload", s->upload), NULL, 10 * JOB_SOURCE_CALL_MS, reply, NULL, NULL, err);
+        if (st != FL_OK || json_object_get(*reply, "job")) return st != FL_OK && command_signals() ? stopped(err) : st;
+        json_decref(*reply);
+        *reply = NULL;
+        poll(NULL, 0, END_POLL_MS);
+        if ((st = stopped(err)) != FL_OK) return st;
+    }
+}
+
 static fl_status submit(const submit_options *o, json_t **reply, fl_err *err)
 {
-    client *c = NULL;
-    char upload[FL_JOB_NAME_BYTES];
+    submission s = { .options = o, .progress = { .what = "sending" } };
+    fl_err ignored;
     int fd = -1;
+    command_catch_signals();
     fl_status st = open_job(o->job, &fd, err);
-    if (st == FL_OK) st = client_open(&c, o->to, err);
-    if (st == FL_OK) st = begin(c, o, upload, err);
-    if (st == FL_OK) st = upload_all(c, fd, o, upload, err);
-    if (st == FL_OK) st = client_call(c, "submit_end", json_pack("{s:s}", "upload", upload), NULL, END_MS, reply, NULL, NULL, err);
+    if (st == FL_OK) st = client_open(&s.client, o->to, err);
+    if (st == FL_OK) st = begin(&s, err);
+    if (st == FL_OK) st = upload_all(&s, fd, err);
+    if (st == FL_OK) st = end(&s, reply, err);
+    progress_ingest_clear(&s.progress);
+    if (st == FL_AGAIN && s.upload[0] && client_call(s.client, "submit_abort", json_pack("{s:s}", "upload", s.upload), NULL, ABORT_MS, reply, NULL, NULL, &ignored) == FL_OK) {
+        json_decref(*reply);
+        *reply = NULL;
+    }
     if (fd > 0) close(fd);
-    client_close(c);
+    client_close(s.client);
     return st;
 }
 
@@ -127,6 +198,8 @@ int cmd_submit(int argc, char **argv)
                *why = json_string_value(json_object_get(reply, "why"));
     long long bad = json_integer_value(json_object_get(reply, "bad")), total = json_integer_value(json_object_get(reply, "rows"));
     if (bad) fprintf(stderr, "%lld of %lld lines are bad; each gets its line in the error file\n", bad, total);
+    long long renamed = json_integer_value(json_object_get(reply, "renamed"));
+    if (renamed) fprintf(stderr, "%lld rows have the custom_id of an earlier one; each is named ID#<its line>\n", renamed);
     if (unknown && unknown[0]) fprintf(stderr, "fields that are not known and do nothing: %s\n", unknown);
     if (why && why[0]) fprintf(stderr, "the job is taken and waits: %s\n", why);
     char *text = o.as_json ? json_dumps(reply, JSON_COMPACT) : NULL;

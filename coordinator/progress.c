@@ -7,6 +7,8 @@
 #define TERMINAL_EVERY_MS 250
 #define PLAIN_EVERY_MS 5000
 #define PACE_EVERY_MS 500
+#define INGEST_FIRST_MS 1000
+#define INGEST_PLAIN_EVERY_MS 10000
 
 void progress_init(progress *p, int64_t now_ms, bool terminal)
 {
@@ -54,6 +56,28 @@ void progress_show(progress *p, int64_t now_ms, const progress_numbers *n)
 }
 
 void progress_clear(progress *p)
+{
+    if (!p->shown) return;
+    fprintf(stderr, "\r\033[K");
+    fflush(stderr);
+    p->shown = false;
+}
+
+void progress_ingest_show(progress_ingest *p, int64_t now_ms, bool terminal, uint64_t rows, uint64_t bytes)
+{
+    if (p->first_ms == 0) {
+        p->first_ms = now_ms;
+        p->next_ms = now_ms + INGEST_FIRST_MS;
+    }
+    if (now_ms < p->next_ms) return;
+    p->next_ms = now_ms + (terminal ? TERMINAL_EVERY_MS : INGEST_PLAIN_EVERY_MS);
+    fprintf(stderr, terminal ? "\r%s: %" PRIu64 " rows, %" PRIu64 " MB, %.0f MB/s\033[K" : "%s: %" PRIu64 " rows, %" PRIu64 " MB, %.0f MB/s\n", p->what, rows, bytes / 1000000,
+            (double)bytes / 1000.0 / (double)(now_ms - p->first_ms));
+    fflush(stderr);
+    p->shown = terminal;
+}
+
+void progress_ingest_clear(progress_ingest *p)
 {
     if (!p->shown) return;
     fprintf(stderr, "\r\033[K");

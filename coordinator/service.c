@@ -13,23 +13,20 @@
 #include "coordinator/background.h"
 #include "coordinator/daemon.h"
 #include "coordinator/job_verify.h"
+#include "coordinator/service_submit.h"
 #include "coordinator/spool_gc.h"
 #include "coordinator/status_json.h"
 #include "proto/job_row.h"
 
-#define UPLOADS_MAX 16
 #define READ_IDLE_MS 10000                               /* a client that fetches and asks for nothing so long has gone */
 #define DAY_S 86400
-#define UPLOAD_IDLE_MS 60000                             /* a client that sends nothing for so long has gone */
-
-typedef struct { uint64_t id, offset; int64_t heard_ms; job_draft *draft; } upload;      /* draft: owned, NULL = free */
 
 /* A verification in the background: one at a time. */
 typedef struct { job_id job; char *dir, *ledger_dir, *out, *errors; json_t *report; } verify_work;
 
 struct service {
     coord_daemon *daemon;                      /* borrowed */
-    upload uploads[UPLOADS_MAX];
+    service_submit *submit;                    /* owned */
     background verifier;
     verify_work verify;
 };
@@ -39,8 +36,10 @@ fl_status service_open(service **out, coord_daemon *d, fl_err *err)
     service *s = calloc(1, sizeof *s);
     if (!s) return fl_fail(err, FL_FULL, "no memory for a service");
     s->daemon = d;
-    *out = s;
-    return FL_OK;
+    fl_status st = service_submit_open(&s->submit, d, err);
+    if (st == FL_OK) *out = s;
+    else free(s);
+    return st;
 }
 
 static void forget_verify(verify_work *work)
@@ -58,7 +57,7 @@ void service_close(service *s)
     if (!s) return;
     background_wait(&s->verifier, NULL);
     forget_verify(&s->verify);
-    for (int i = 0; i < UPLOADS_MAX; i++) job_draft_close(s->uploads[i].draft);
+    service_submit_close(s->submit);
     free(s);
 }
 
@@ -100,7 +99,7 @@ fl_status service_new_job_id(job_id *out, fl_err *err)
 
 /* ---- arguments ---- */
 
-static const char *text_arg(const json_t *args, const char *key)
+const char *service_text(const json_t *args, const char *key)
 {
     const char *text = json_string_value(json_object_get(args, key));
     return text ? text : "";
@@ -108,137 +107,24 @@ static const char *text_arg(const json_t *args, const char *key)
 
 static fl_status find_job(service *s, const json_t *args, stored_job **job, fl_err *err)
 {
-    const char *name = text_arg(args, "job");
+    const char *name = service_text(args, "job");
     job_id id;
     if (!fl_job_parse(name, &id)) return fl_fail(err, FL_INVALID, "'%.40s' is no job; `tokenfleet list` shows their names", name);
     *job = daemon_job_find(s->daemon, id);
     return *job ? FL_OK : fl_fail(err, FL_NOT_FOUND, "there is no job %.40s here; `tokenfleet list` shows the ones there are", name);
 }
 
-static fl_status parse_settings(const json_t *args, job_settings *out, fl_err *err)
+/* ---- verbs ---- */
+
+static fl_status submit_begin(service *s, const json_t *args, service_reply *reply, fl_err *err) { return service_submit_begin(s->submit, args, reply, err); }
+static fl_status submit_end(service *s, const json_t *args, service_reply *reply, fl_err *err) { return service_submit_end(s->submit, args, reply, err); }
+
+static fl_status submit_abort(service *s, const json_t *args, service_reply *reply, fl_err *err)
 {
-    const char *seed = text_arg(args, "seed");
-    json_int_t context = json_integer_value(json_object_get(args, "max_context")), now = json_integer_value(json_object_get(args, "now"));
-    char *end = NULL;
-    errno = 0;
-    unsigned long long number = strtoull(seed, &end, 10);
-    if (errno || *end) return fl_fail(err, FL_INVALID, "the seed '%.40s' is no whole number below 2^64", seed);
-    if (context < 0 || context > UINT32_MAX || now < 0 || now > UINT32_MAX) return fl_fail(err, FL_INVALID, "max_context or now is outside 0 to %" PRIu32, UINT32_MAX);
-    const char *duplicates = text_arg(args, "duplicates");
-    bool suffix = strcmp(duplicates, "suffix") == 0;
-    if (!suffix && duplicates[0] && strcmp(duplicates, "error") != 0) return fl_fail(err, FL_INVALID, "duplicates is error or suffix, not '%.40s'", duplicates);
-    *out = (job_settings){ .name = (char *)text_arg(args, "name"), .model = (char *)text_arg(args, "model"), .defaults = (char *)text_arg(args, "defaults"),
-                           .seed = number, .max_context = (uint32_t)context, .now_s = now ? (uint32_t)now : (uint32_t)time(NULL), .suffix_duplicates = suffix };
-    fl_row_fault fault;
-    if (out->defaults[0] && fl_row_defaults_check(out->defaults, &fault) != ROW_OK) return fl_fail(err, FL_INVALID, "the settings of the job: %s", fault.text);
-    return FL_OK;
+    (void)reply;
+    return service_submit_abort(s->submit, args, err);
 }
 
-/* ---- submit ---- */
-
-static upload *free_upload(service *s)
-{
-    for (int i = 0; i < UPLOADS_MAX; i++) {
-        upload *u = &s->uploads[i];
-        if (u->draft && daemon_now_ms() - u->heard_ms > UPLOAD_IDLE_MS) {
-            job_draft_close(u->draft);
-            u->draft = NULL;
-        }
-        if (!u->draft) return u;
-    }
-    return NULL;
-}
-
-static fl_status submit_begin(service *s, const json_t *args, service_reply *reply, fl_err *err)
-{
-    job_settings settings;
-    job_id id;
-    char name[FL_JOB_NAME_BYTES];
-    fl_status st = parse_settings(args, &settings, err);
-    if (st == FL_OK) st = service_new_job_id(&id, err);
-    if (st != FL_OK) return st;
-    upload *u = free_upload(s);
-    if (!u) return fl_fail(err, FL_FULL, "%d jobs are being submitted right now; try again in a minute", UPLOADS_MAX);
-    if ((st = job_draft_open(&u->draft, daemon_spool(s->daemon), id, &settings, NULL, err)) != FL_OK) return st;
-    u->id = id.v;
-    u->offset = 0;
-    u->heard_ms = daemon_now_ms();
-    fl_job_name(id, name);
-    json_object_set_new(reply->json, "upload", json_string(name));
-    return FL_OK;
-}
-
-static fl_status find_upload(service *s, const json_t *args, upload **out, fl_err *err)
-{
-    job_id id;
-    const char *name = text_arg(args, "upload");
-    for (int i = 0; fl_job_parse(name, &id) && i < UPLOADS_MAX; i++) {
-        if (!s->uploads[i].draft || s->uploads[i].id != id.v) continue;
-        *out = &s->uploads[i];
-        (*out)->heard_ms = daemon_now_ms();
-        return FL_OK;
-    }
-    return fl_fail(err, FL_NOT_FOUND, "the upload is not known here (the coordinator was restarted, or nothing came for a minute); submit again");
-}
-
-/* A failed piece ends the upload: what came so far is thrown away. */
-static void end_upload(upload *u)
-{
-    job_draft_close(u->draft);
-    u->draft = NULL;
-}
-
-static fl_status submit_piece(service *s, const json_t *args, const fl_bytes *part, service_reply *reply, fl_err *err)
-{
-    upload *u = NULL;
-    fl_status st = find_upload(s, args, &u, err);
-    if (st != FL_OK) return st;
-    json_int_t offset = json_integer_value(json_object_get(args, "offset"));
-    if (!part) return fl_fail(err, FL_INVALID, "a piece of an upload without bytes");
-    if (offset < 0 || (uint64_t)offset > u->offset) return fl_fail(err, FL_INVALID, "a piece of an upload is missing: byte %" PRIu64 " is next", u->offset);
-    if ((uint64_t)offset == u->offset) {                 /* else it came again: its answer was lost */
-        if ((st = job_draft_push(u->draft, part->data, part->bytes, err)) != FL_OK) {
-            end_upload(u);
-            return st;
-        }
-        u->offset += part->bytes;
-    }
-    json_object_set_new(reply->json, "offset", json_integer((json_int_t)u->offset));
-    return FL_OK;
-}
-
-static fl_status submit_end(service *s, const json_t *args, service_reply *reply, fl_err *err)
-{
-    upload *u = NULL;
-    stored_job *job = NULL;
-    ingest_report report;
-    char name[FL_JOB_NAME_BYTES];
-    fl_status st = find_upload(s, args, &u, err);
-    if (st != FL_OK) return st;
-    job_id id = { u->id };
-    st = job_draft_end(u->draft, &job, &report, err);
-    end_upload(u);
-    if (st != FL_OK) return st;
-    if ((st = daemon_add_job(s->daemon, &job, err)) != FL_OK) {
-        fl_err ignored;
-        job_store_close(job);
-        spool_job_remove(daemon_spool(s->daemon), id, &ignored);
-        return st;
-    }
-    fl_job_name(id, name);
-    json_t *unknown = json_string(report.unknown_fields);
-    json_object_set_new(reply->json, "job", json_string(name));
-    json_object_set_new(reply->json, "rows", json_integer((json_int_t)report.n_rows));
-    json_object_set_new(reply->json, "bad", json_integer((json_int_t)report.n_bad));
-    json_object_set_new(reply->json, "unknown_fields", unknown ? unknown : json_string(""));
-    coord_job_status status_now;
-    bool waits = coord_job_find(daemon_core(s->daemon), id, &status_now) && status_now.state == JOB_OPEN;
-    json_object_set_new(reply->json, "why", json_string(waits ? status_now.why : ""));
-    reply->after_sync = true;
-    return FL_OK;
-}
-
-/* ---- the other verbs ---- */
 
 static fl_status list(service *s, const json_t *args, service_reply *reply, fl_err *err)
 {
@@ -286,13 +172,13 @@ done:
 static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_err *err)
 {
     stored_job *job = NULL;
-    const char *file = text_arg(args, "file");
+    const char *file = service_text(args, "file");
     json_int_t offset = json_integer_value(json_object_get(args, "offset"));
     fl_status st = find_job(s, args, &job, err);
     if (st != FL_OK) return st;
     if ((strcmp(file, "out") != 0 && strcmp(file, "errors") != 0) || offset < 0) return fl_fail(err, FL_INVALID, "fetch has a file (out or errors) and an offset");
     if (job->state == JOB_OPEN || job->outputs_due) {
-        return fl_fail(err, FL_AGAIN, "%s is not finished yet; `tokenfleet watch %s` waits for it", text_arg(args, "job"), text_arg(args, "job"));
+        return fl_fail(err, FL_AGAIN, "%s is not finished yet; `tokenfleet watch %s` waits for it", service_text(args, "job"), service_text(args, "job"));
     }
     char *path = daemon_output_path(s->daemon, job, strcmp(file, "errors") == 0);
     st = path ? read_piece(path, (uint64_t)offset, reply, err) : fl_fail(err, FL_FULL, "no memory for a path");
@@ -345,7 +231,7 @@ static fl_status cancel(service *s, const json_t *args, service_reply *reply, fl
     stored_job *job = NULL;
     fl_status st = find_job(s, args, &job, err);
     if (st != FL_OK) return st;
-    if (job->state != JOB_OPEN) return fl_fail(err, FL_CONFLICT, "%s is %s already", text_arg(args, "job"), job_state_name(job->state));
+    if (job->state != JOB_OPEN) return fl_fail(err, FL_CONFLICT, "%s is %s already", service_text(args, "job"), job_state_name(job->state));
     event ev = { .type = EVENT_JOB_CLOSE, .job_id = job->id, .cause = LEDGER_CANCELLED };
     reply->after_sync = true;
     return daemon_step(s->daemon, &ev, err);
@@ -374,13 +260,13 @@ static fl_status retry(service *s, const json_t *args, service_reply *reply, fl_
     if (st == FL_OK) st = refuse_in_run(s, err);
     if (st != FL_OK) return st;
     if (begun && !daemon_is_retrying(s->daemon, job->id)) {
-        if (last->job.v != job->id.v) return fl_fail(err, FL_NOT_FOUND, "the coordinator was started again meanwhile; `tokenfleet status %s` shows how the job stands", text_arg(args, "job"));
+        if (last->job.v != job->id.v) return fl_fail(err, FL_NOT_FOUND, "the coordinator was started again meanwhile; `tokenfleet status %s` shows how the job stands", service_text(args, "job"));
         if (last->status != FL_OK) return fl_fail(err, last->status, "%s", last->err.text);
         say_retry(reply, &last->counts);
         return FL_OK;
     }
     if (!begun && job->state == JOB_OPEN) {
-        return fl_fail(err, FL_CONFLICT, "%s is running: a row that fails can run again when the job has ended, or after `tokenfleet cancel %s`", text_arg(args, "job"), text_arg(args, "job"));
+        return fl_fail(err, FL_CONFLICT, "%s is running: a row that fails can run again when the job has ended, or after `tokenfleet cancel %s`", service_text(args, "job"), service_text(args, "job"));
     }
     if (!begun) st = daemon_job_retry(s->daemon, job, err);
     begun |= st == FL_OK;
@@ -399,7 +285,7 @@ static fl_status delete_job(service *s, const json_t *args, service_reply *reply
     if (st == FL_OK) st = refuse_in_run(s, err);
     if (st != FL_OK) return st;
     if (job->state == JOB_OPEN) {
-        return fl_fail(err, FL_CONFLICT, "%s is running; end it first with `tokenfleet cancel %s`, or pass --force, which does both", text_arg(args, "job"), text_arg(args, "job"));
+        return fl_fail(err, FL_CONFLICT, "%s is running; end it first with `tokenfleet cancel %s`, or pass --force, which does both", service_text(args, "job"), service_text(args, "job"));
     }
     if ((st = spool_tree_bytes(job->dir, &bytes, err)) == FL_OK) st = daemon_job_delete(s->daemon, job, err);
     json_object_set_new(reply->json, "state", json_string(st == FL_AGAIN ? "busy" : "deleted"));
@@ -459,15 +345,14 @@ static fl_status gc(service *s, const json_t *args, service_reply *reply, fl_err
     json_int_t days = json_integer_value(json_object_get(args, "older_than"));
     fl_status st = days >= 0 ? refuse_in_run(s, err) : FL_OK;
     if (st != FL_OK) return st;
-    gc_job *named = calloc(n + UPLOADS_MAX, sizeof *named);
+    gc_job *named = calloc(n + SUBMITS_MAX, sizeof *named);
     if (!named) return fl_fail(err, FL_FULL, "no memory for a list of jobs");
     for (size_t i = 0; i < n; i++) {
         const stored_job *job = daemon_job_at(s->daemon, i);
         named[i] = (gc_job){ .id = job->id, .generation = job->generation, .is_busy = daemon_job_busy(s->daemon, job) != NULL };
     }
-    for (int i = 0; i < UPLOADS_MAX; i++) {
-        if (s->uploads[i].draft) named[n++] = (gc_job){ .id = { s->uploads[i].id }, .is_busy = true };
-    }
+    job_id coming[SUBMITS_MAX];
+    for (size_t i = 0, n_coming = service_submit_jobs(s->submit, coming); i < n_coming; i++) named[n++] = (gc_job){ .id = coming[i], .is_busy = true };
     json_object_set_new(reply->json, "items", json_array());
     json_object_set_new(reply->json, "busy", json_array());
     st = spool_gc_walk(daemon_spool(s->daemon), named, n, collect, &c, err);
@@ -481,7 +366,7 @@ static fl_status gc(service *s, const json_t *args, service_reply *reply, fl_err
 void service_request(service *s, const wire_request *request, const fl_bytes *part, service_reply *reply)
 {
     static const struct { const char *verb; fl_status (*answer)(service *, const json_t *, service_reply *, fl_err *); } verbs[] = {
-        { "submit_begin", submit_begin }, { "submit_end", submit_end }, { "list", list }, { "status", status }, { "fetch", fetch }, { "verify", verify },
+        { "submit_begin", submit_begin }, { "submit_end", submit_end }, { "submit_abort", submit_abort }, { "list", list }, { "status", status }, { "fetch", fetch }, { "verify", verify },
         { "cancel", cancel }, { "retry", retry }, { "delete", delete_job }, { "gc", gc },
     };
     fl_err err = { 0 };
@@ -492,7 +377,7 @@ void service_request(service *s, const wire_request *request, const fl_bytes *pa
     *reply = (service_reply){ .json = json_object() };
     fl_status st = FL_UNSUPPORTED;
     if (!json_is_object(args)) st = fl_fail(&err, FL_INVALID, "the arguments of '%s' are no JSON object", verb);
-    else if (strcmp(verb, "submit_piece") == 0) st = submit_piece(s, args, part, reply, &err);
+    else if (strcmp(verb, "submit_piece") == 0) st = service_submit_piece(s->submit, args, part, reply, &err);
     else {
         fl_fail(&err, FL_UNSUPPORTED, "this coordinator does not know '%s'; it is of another release", verb);
         for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {

@@ -1,7 +1,9 @@
 /* service.h - what the coordinator answers to clients: the verbs of WIRE_REQUEST. Arguments and answers are JSON objects.
  *   submit_begin  {name, model, seed, defaults, max_context, now, duplicates: "error" | "suffix"} -> {upload}      seed as text; only name must be there
- *   submit_piece  {upload, offset} + part -> {offset}                              pieces come in order; each is answered
- *   submit_end    {upload} -> {job, rows, bad, unknown_fields, why}     why: what keeps it waiting, ""
+ *                                                                                both also -> limit: bytes that may be sent so far, which grows as the job is read
+ *   submit_piece  {upload, offset} + part -> {offset, limit, rows}                 pieces come in order, several may be under way; without a part it only asks
+ *   submit_end    {upload} -> {state: "running", rows} asked again until it is not running; then {job, rows, bad, unknown_fields, renamed, why}     why: what keeps it waiting, ""
+ *   submit_abort  {upload} -> {}                                                   what came is thrown away
  *   list          {} -> {jobs: [...], workers: [...]}                              the jobs as status shows them
  *   status        {job} -> status_json.h
  *   fetch         {job, file: "out" | "errors", offset} + part <- {size}           FL_AGAIN while the job is not closed
@@ -35,6 +37,9 @@ fl_status service_open(service **out, coord_daemon *d, fl_err *err);
 void      service_close(service *s);     /* accepts NULL */
 void      service_request(service *s, const wire_request *request, const fl_bytes *part, service_reply *reply);
 void      service_reply_free(service_reply *reply);
+
+/* A text among the arguments; "" when it is not there. */
+const char *service_text(const json_t *args, const char *key);
 
 /* A client that is gone is fine. */
 fl_status service_send(transport *t, const transport_peer *to, uint64_t number, const service_reply *reply, fl_err *err);
