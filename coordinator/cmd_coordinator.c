@@ -55,9 +55,10 @@ int cmd_coordinator(int argc, char **argv)
     fl_err err = { 0 };
     fl_status st = transport_check_endpoint(options.endpoint, &err);
     if (st != FL_OK) return flags_end(ENDED_USAGE, NAME, "%s", err.text);
-    command_catch_signals();
+    command_stop_on_signal(NAME, "stopped before its spool was read; nothing is lost, start it again");
     st = daemon_open(&d, &options, &err);
     if (st == FL_OK) {
+        command_catch_signals();
         fprintf(stderr, "tokenfleet coordinator: serving %s at %s\n", options.spool, daemon_endpoint(d));
         st = serve(d, &err);
     }

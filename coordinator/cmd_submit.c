@@ -191,7 +191,6 @@ int cmd_submit(int argc, char **argv)
     json_t *reply = NULL;
     fl_err err = { 0 };
     o.job = operands[0];
-    command_stop_on_signal(command.name, "stopped before the job was taken in; submit it again (`tokenfleet list` shows it if it was already)");
     fl_status st = submit(&o, &reply, &err);
     if (st != FL_OK) return flags_end(command_ended(st), command.name, "%s", err.text);
     const char *name = json_string_value(json_object_get(reply, "job")), *unknown = json_string_value(json_object_get(reply, "unknown_fields")),

@@ -37,17 +37,13 @@ static fl_status prove(job_source *source, json_t **report, fl_err *err)
 
 int cmd_verify(int argc, char **argv)
 {
-    const char *to = NULL, *spool_dir_given = NULL, *operands[FLAGS_OPERANDS_MAX];
-    bool as_json = false;
-    const flag flags[] = {
-        { "--to", FLAG_TEXT, "ENDPOINT", "the coordinator, as in tcp://127.0.0.1:7070", &to, 0, 0, false },
-        { "--spool", FLAG_TEXT, "DIR", "or a spool on this machine, as in OUT.jsonl.spool", &spool_dir_given, 0, 0, false },
-        { "--json", FLAG_SWITCH, "", "print the report as JSON", &as_json, 0, 0, false },
-    };
+    const char *operands[FLAGS_OPERANDS_MAX];
+    job_place place = { 0 };
+    const flag flags[] = { JOB_PLACE_FLAGS(place) };
     const flag_command command = {
         NAME, "[JOB]", "Prove from the ledger that every row has exactly one result or error, compare OUT and the error file with it byte by byte, and print their SHA-256.\n"
         "Ends with 0 when all is sound; 1 when anything was removed, doubled, flipped or edited, naming the row; 4 when the job is not finished.\n"
-        "Results are counted by completion (a row with n 4 has 4), errors are rows that failed by themselves (not by a cancel).",
+        "JOB may be left out when there is one. Results are counted by completion (a row with n 4 has 4), errors are rows that failed by themselves (not by a cancel).",
         "tokenfleet verify --spool results.jsonl.spool", 0, 1
     };
     int n = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n);
@@ -55,7 +51,8 @@ int cmd_verify(int argc, char **argv)
     job_source source;
     json_t *report = NULL;
     fl_err err = { 0 };
-    fl_status st = job_source_open(&source, to, spool_dir_given, true, &err);
+    command_stop_on_signal(NAME, "stopped before it was proved; verify again");
+    fl_status st = job_source_open(&source, place.to, place.spool, true, &err);
     if (st == FL_OK) st = job_source_choose(&source, n ? operands[0] : NULL, &err);
     if (st == FL_OK) {
         st = source.client ? ask(&source, &report, &err) : prove(&source, &report, &err);
@@ -64,12 +61,8 @@ int cmd_verify(int argc, char **argv)
             return flags_end(ENDED_ROWS_FAILED, NAME, "the job is broken: %s", err.text);
         }
     }
-    if (st == FL_OK && as_json) {
-        char *text = json_dumps(report, JSON_COMPACT);
-        if (text) puts(text);
-        free(text);
-    }
-    int ended = st == FL_OK ? job_verify_print(report, NAME, as_json) : flags_end(command_ended(st), NAME, "%s", err.text);
+    if (st == FL_OK && place.as_json) job_source_print(&source, report);
+    int ended = st == FL_OK ? job_verify_print(report, NAME, place.as_json) : flags_end(command_ended(st), NAME, "%s", err.text);
     json_decref(report);
     job_source_close(&source);
     return ended;

@@ -281,6 +281,7 @@ static void name_example(stored_job *job, failure_example *e)
     snprintf(e->custom_id, sizeof e->custom_id, "row-%" PRIu64, entry.line);
     if (entry.n_bytes > NAMED_LINE_BYTES_MAX || rows_line(job->rows, &entry, &line, &ignored) != FL_OK) return;
     fl_row_parse(&parsed, line, entry.n_bytes, entry.line, job->settings.defaults, &fault);
+    if (parsed.custom_id && entry.is_renamed) fl_row_rename(&parsed, entry.line);
     if (parsed.custom_id) job_failures_copy(e->custom_id, sizeof e->custom_id, parsed.custom_id, parsed.custom_id_bytes);
     fl_row_free(&parsed);
 }

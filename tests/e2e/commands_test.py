@@ -4,7 +4,8 @@ import json
 import os
 import pathlib
 import signal
-import sys
+import subprocess
+import threading
 import time
 
 import fleet
@@ -64,7 +65,7 @@ def retry_of_a_run(folder):
     job, out = job_file(folder, 80, 60), folder / "out.jsonl"
     spool = folder / "out.jsonl.spool"
     fleet.run(job, folder / "plain.jsonl", "--seed", "9")
-    run = fleet.subprocess.Popen([*map(str, fleet.run_args(job, out, "--seed", "9"))], stderr=fleet.subprocess.PIPE, text=True)
+    run = subprocess.Popen([*map(str, fleet.run_args(job, out, "--seed", "9"))], stderr=subprocess.PIPE, text=True)
     wait_for(lambda: spool.exists() and json.loads(fleet.call([fleet.TOKENFLEET, "list", "--spool", spool, "--json"], expect=None).stdout or '{"jobs": []}')["jobs"]
              and json.loads(spool_call("status", spool, "--json").stdout)["rows"]["completed"] > 0, "run does not begin")
     run.send_signal(signal.SIGINT)
@@ -129,5 +130,159 @@ def a_damaged_job_is_named_and_can_go(folder):
         service.call("verify", names[1])
 
 
+def status_explains(folder):
+    """Why a job waits, at submit time and later; what failed, with examples, also of a closed job and from a spool nobody holds."""
+    job, spool = job_file(folder, 30, 8), folder / "spool"
+    with open(job, "a", encoding="utf-8") as file:
+        file.write('{"custom_id": "bad", "prompt": 7}\n')
+        file.write(json.dumps({"custom_id": "l\u00e4ngs", "prompt": [3] * 50, "max_tokens": 900000}) + "\n")
+        file.write('{"x\n')
+    with Service(spool, n_workers=0) as service:
+        done = service.call("submit", job, "--model", "other")
+        wanted = done.stdout.strip()
+        check("waits" in done.stderr and "no worker is connected" in done.stderr, done.stderr)
+        service.start_worker()
+        wait_for(lambda: "demo_model" in json.loads(service.call("status", wanted, "--json").stdout)["why"], "status does not name the model that is there")
+        why = json.loads(service.call("status", wanted, "--json").stdout)["why"]
+        check("no worker here serves the model other" in why, why)
+        check("no worker here serves the model other" in service.call("submit", job, "--model", "other").stderr, "submit does not say that nobody serves the model")
+        name = service.call("submit", job, "--set", "top_k=3", "--seed", "4", "--max-context", "4096", "--now", "5").stdout.strip()
+        service.call("watch", name, expect=1)
+        text = service.call("status", name).stdout
+        live = json.loads(service.call("status", name, "--json").stdout)
+        for word in (name, "completed: 33 of 33 rows", "30 completed, 3 failed", "1 context_overflow", "l\u00e4ngs (line 32): context_overflow", "bad (line 31): invalid_request",
+                     "row-33 (line 33): invalid_json", "idle", "seed 4", '"top_k":3', "max context 4096"):
+            check(word in text, f"{word!r} is not in\n{text}")
+        check(all(len(line) < 400 for line in text.splitlines()) and "\x1b" not in text, "a pipe does not get plain lines")
+        check(live["failures"]["codes"] == {"invalid_json": 1, "invalid_request": 1, "context_overflow": 1} and len(live["failures"]["examples"]) == 3, f"{live['failures']}")
+        rows = service.call("list").stdout.splitlines()
+        check(rows[0].split()[:2] == ["JOB", "STATE"] and rows[1].startswith(wanted) and name in rows[3] and "33/33" in rows[3], f"{rows}")
+        wrapped = fleet.call(["script", "-qec", f"stty cols 60; {fleet.TOKENFLEET} status {name} --to {service.endpoint}", "/dev/null"]).stdout
+        check(all(len(line.rstrip("\r")) <= 60 for line in wrapped.splitlines()), f"a terminal of 60 columns gets\n{wrapped}")
+    cold = json.loads(spool_call("status", spool, name, "--json").stdout)
+    check(cold["failures"] == live["failures"] and cold["rows"] == live["rows"], f"{cold}")
+
+
+MISTAKES = [                                              # arguments, exit status, what the sentence names
+    ([], 2, "--help"), (["dance"], 2, "dance"), (["run"], 2, "JOB.jsonl is missing"), (["run", "a", "b"], 2, "too many"), (["run", "JOB"], 2, "--model"),
+    (["run", "JOB", "--model", "demo", "--workers", "0"], 2, "--workers takes a whole number from 1"), (["run", "JOB", "--model", "demo", "--seed", "x"], 2, "'x'"),
+    (["run", "JOB", "--model", "demo", "--seed", "18446744073709551616"], 2, "--seed"), (["run", "JOB", "--model", "demo", "--device", "tpu"], 2, "auto|cpu|cuda"),
+    (["run", "JOB", "--model", "demo", "--set", "temperature"], 2, "temperature"), (["run", "JOB", "--model", "demo", "--set", "temperatur=1"], 2, "temperatur"),
+    (["run", "JOB", "--model", "demo", "--now"], 2, "--now needs a value"), (["run", "JOB", "--model", "demo", "--force=yes"], 2, "takes no value"),
+    (["run", "NOTHING", "--model", "demo"], 3, "NOTHING"), (["run", "JOB", "--model", "NOTHING"], 3, "NOTHING"),
+    (["submit", "JOB"], 2, "--to"), (["submit", "JOB", "--to", "127.0.0.1:70"], 2, "127.0.0.1:70"), (["submit", "JOB", "--to", "tcp://127.0.0.1:99999"], 2, "99999"),
+    (["submit", "NOTHING", "--to", "tcp://127.0.0.1:PORT"], 3, "NOTHING"), (["submit", "JOB", "--to", "tcp://127.0.0.1:PORT", "--max-context", "-1"], 2, "--max-context"),
+    (["submit", "JOB", "--to", "tcp://10.1.2.3:7070"], 2, "loopback"),
+    (["status"], 2, "--to ENDPOINT or --spool DIR"), (["status", "--to", "tcp://127.0.0.1:1", "--spool", "x"], 2, "either"), (["status", "x", "--spool", "SPOOL"], 2, "'x'"),
+    (["coordinator", "--spool", "s"], 2, "--bind"), (["coordinator", "--spool", "s", "--bind", "udp://x"], 2, "udp://x"), (["gc", "--older-than", "soon", "--spool", "SPOOL"], 2, "soon"),
+    (["gc", "JOB", "--spool", "SPOOL"], 2, "too many"), (["retry", "--spool", "NOTHING"], 2, "NOTHING"), (["delete", "--force=1", "--spool", "SPOOL"], 2, "no value"),
+]
+
+
+def mistakes_are_one_sentence(folder):
+    job, spool, port = job_file(folder, 3, 4), folder / "spool", str(free_port())
+    out = folder / "out.jsonl"
+    fleet.run(job, out, "--spool", spool)
+    names = {"JOB": str(job), "SPOOL": str(spool), "NOTHING": str(folder / "nothing")}
+    cases = [([names.get(a, a).replace("PORT", port) for a in args], status, names.get(word, word)) for args, status, word in MISTAKES]
+    cases += [([command, "job-0000000000000001", "--spool", str(spool)], 2, "job-0000000000000001") for command in ("status", "watch", "fetch", "verify", "cancel", "retry", "delete")]
+    cases += [([command, "job-0", "--spool", str(spool)], 2, "'job-0'") for command in ("status", "watch", "fetch", "verify", "cancel", "retry", "delete")]
+    cases += [([command, "--spool", str(spool), "--colour"], 2, "--colour") for command in ("list", "status", "watch", "fetch", "verify", "cancel", "retry", "delete", "gc")]
+    for args, status, word in cases:
+        done = fleet.call([fleet.TOKENFLEET, *args], expect=None, timeout=60, cwd=folder)
+        check(done.returncode == status and word in done.stderr, f"{args}: exit {done.returncode} instead of {status}, or no {word!r} in: {done.stderr}")
+        check(done.stderr.count("\n") == 1 and done.stderr.startswith("tokenfleet") and not done.stdout, f"{args}: not one sentence: {done.stderr}{done.stdout}")
+    text = fleet.call([fleet.TOKENFLEET, "--help"]).stdout
+    commands = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and len(line.split()) > 1 and line[2] != " " and line.split()[0] != "tokenfleet"]
+    check({"retry", "delete", "gc", "status"} <= set(commands), f"{commands}")
+    for command in commands:
+        text = fleet.call([fleet.TOKENFLEET, command, "--help"]).stdout
+        check(f"usage: tokenfleet {command}" in text and f"  tokenfleet {command}" in text.split("example:")[1], f"{command} --help has no example")
+    silent = [threading.Thread(target=lambda c=c: failures.append(unreachable(c, port))) for c in ("list", "status", "watch", "cancel", "retry", "delete", "gc", "verify", "fetch")]
+    failures = []
+    for thread in silent:
+        thread.start()
+    for thread in silent:
+        thread.join()
+    check(not any(failures), f"{failures}")
+    return f"{len(cases)} mistakes"
+
+
+def unreachable(command, port):
+    args = [] if command in ("list", "gc") else ["job-0000000000000001"]
+    if command == "watch":
+        return None                                       # waits for a coordinator that comes back
+    done = fleet.call([fleet.TOKENFLEET, command, *args, "--to", f"tcp://127.0.0.1:{port}"], expect=None, timeout=120)
+    good = done.returncode == 3 and port in done.stderr and done.stderr.count("\n") == 1
+    return None if good else f"{command}: exit {done.returncode}: {done.stderr}"
+
+
+def interrupted(process, *signals, expect, within, word=""):
+    """Signals with a pause between them; the process must end in time, with this status and this word on stderr."""
+    start = time.monotonic()
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.2)
+    words = process.communicate(timeout=within + 30)[1]
+    took = time.monotonic() - start
+    name = process.args[1]
+    check(process.returncode == expect, f"{name}: exit {process.returncode} instead of {expect}: {words}")
+    check(word in words and took < within, f"{name}: {took:.1f} s, {words!r}")
+
+
+def start(*args, **options):
+    return subprocess.Popen([fleet.TOKENFLEET, *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options)
+
+
+def ctrl_c(folder):
+    """The first one drains or stops waiting, the second one stops at once; SIGTERM is the same; 4 where something is left to do."""
+    job = job_file(folder, 2000, 400)
+    for i, signals in enumerate(([signal.SIGINT, signal.SIGINT], [signal.SIGTERM, signal.SIGTERM])):
+        out = folder / f"out{i}.jsonl"
+        run = start("run", job, "--model", fleet.DEMO, "--out", out)
+        wait_for(lambda: (folder / f"out{i}.jsonl.spool/endpoint").exists(), "run does not begin")
+        time.sleep(1)
+        interrupted(run, *signals, expect=4, within=5, word="nothing is lost, run the same command again")
+    read_end, write_end = os.pipe()
+    run = start("run", "-", "--model", fleet.DEMO, "--out", folder / "piped.jsonl", stdin=read_end)
+    time.sleep(0.5)
+    interrupted(run, signal.SIGINT, expect=4, within=3, word="before the job was taken in")
+    with Service(folder / "spool", n_workers=0) as service:
+        submit = start("submit", "-", "--to", service.endpoint, stdin=read_end)
+        time.sleep(0.5)
+        interrupted(submit, signal.SIGINT, expect=4, within=3, word="submit it again")
+        name = service.call("submit", job).stdout.strip()
+        watch = start("watch", name, "--to", service.endpoint)
+        time.sleep(0.5)
+        interrupted(watch, signal.SIGTERM, expect=4, within=3, word="the job goes on")
+        service.coordinator.send_signal(signal.SIGSTOP)
+        waiting = [start(*args, "--to", service.endpoint) for args in (["fetch", name, "--out", folder / "x.jsonl"], ["verify", name], ["retry", name], ["delete", name], ["cancel", name], ["gc"],
+                                                                       ["submit", job])]
+        time.sleep(0.5)
+        for i, command in enumerate(waiting):
+            interrupted(command, signal.SIGTERM if i % 2 else signal.SIGINT, expect=4, within=3)
+        service.coordinator.send_signal(signal.SIGCONT)
+        service.start_worker()
+        wait_for(lambda: json.loads(service.call("status", name, "--json").stdout)["rows"]["running"] > 0, "no row runs")
+        service.coordinator.send_signal(signal.SIGINT)
+        check(service.coordinator.wait(60) == 4, "a drained coordinator with an open job does not end with 4")
+        service.start_coordinator()
+        service.call("delete", name, "--force")
+        check("no jobs" in service.call("list").stdout, "delete --force")
+        service.coordinator.send_signal(signal.SIGTERM)
+        check(service.coordinator.wait(30) == 0, "a coordinator without open jobs does not end with 0")
+        service.start_coordinator()
+        service.call("submit", job)
+        service.start_worker()
+        wait_for(lambda: json.loads(service.call("list", "--json").stdout)["jobs"][0]["rows"]["running"] > 0, "no row runs")
+        began = time.monotonic()
+        for _ in range(2):
+            service.coordinator.send_signal(signal.SIGINT)
+            time.sleep(0.1)
+        check(service.coordinator.wait(10) == 4 and time.monotonic() - began < 2, "two signals do not stop the coordinator at once")
+    os.close(read_end)
+    os.close(write_end)
+
+
 if __name__ == "__main__":
-    fleet.main([retry_after_cancel, retry_of_a_run, gc_removes_what_is_left_over, a_damaged_job_is_named_and_can_go])
+    fleet.main([retry_after_cancel, retry_of_a_run, gc_removes_what_is_left_over, a_damaged_job_is_named_and_can_go, status_explains, mistakes_are_one_sentence, ctrl_c])
