@@ -95,9 +95,13 @@ static fl_status ask(const job_source *source, bool is_dry, uint64_t days, json_
 }
 
 /* The coordinator removes in the background: ask until nothing is left to go. */
-static fl_status collect_at_coordinator(const job_source *source, const gc_options *o, json_t **reply, fl_err *err)
+static fl_status collect_at_coordinator(job_source *source, const gc_options *o, json_t **reply, fl_err *err)
 {
-    fl_status st = ask(source, o->is_dry, o->days, reply, err);
+    fl_status st = job_source_list(source, reply, err);  /* looking through a big spool takes long: is anybody there? */
+    if (st != FL_OK) return st;
+    json_decref(*reply);
+    *reply = NULL;
+    st = ask(source, o->is_dry, o->days, reply, err);
     long long left = o->is_dry || st != FL_OK ? 0 : (long long)json_integer_value(json_object_get(*reply, "removing"));
     while (st == FL_OK && left > 0) {
         json_t *again = NULL;
