@@ -246,11 +246,11 @@ def ctrl_c(folder):
     read_end, write_end = os.pipe()
     run = start("run", "-", "--model", fleet.DEMO, "--out", folder / "piped.jsonl", stdin=read_end)
     time.sleep(0.5)
-    interrupted(run, signal.SIGINT, expect=4, within=3, word="before the job was taken in")
+    interrupted(run, signal.SIGINT, expect=4, within=3, word="stopped while the job was read")
     with Service(folder / "spool", n_workers=0) as service:
         submit = start("submit", "-", "--to", service.endpoint, stdin=read_end)
         time.sleep(0.5)
-        interrupted(submit, signal.SIGINT, expect=4, within=3, word="submit it again")
+        interrupted(submit, signal.SIGINT, expect=4, within=3, word="nothing was submitted")
         name = service.call("submit", job).stdout.strip()
         watch = start("watch", name, "--to", service.endpoint)
         time.sleep(0.5)
