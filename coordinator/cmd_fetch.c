@@ -1,90 +1,141 @@
-/* cmd_fetch.c - `tokenfleet fetch`: the output and error files of a finished job. */
+/* cmd_fetch.c - `tokenfleet fetch`: the output and error files of a job. A running job is followed to its end: its files come as far as its first rows are finished.
+ * What came is kept when the download breaks off, and the next one goes on behind it, since the files are a function of the job alone. */
 #include "coordinator/commands.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+#include "coordinator/daemon.h"
+#include "coordinator/fetch_file.h"
 #include "coordinator/job_source.h"
+#include "coordinator/progress.h"
 #include "coordinator/service.h"
 
 #define NAME "fetch"
+#define WAIT_MS 200                                      /* between questions while there is nothing new */
 
-typedef struct { int fd; char *temporary; const char *path; bool exists; } target;       /* temporary: owned */
+/* One of the two files. is_checked: what an earlier fetch left is known to be the job's. */
+typedef struct { const char *name; fetch_file file; bool is_checked, is_whole; uint64_t size; } download;
 
-static fl_status open_target(target *t, const char *path, bool force, fl_err *err)
+typedef struct {
+    job_source *source;
+    download files[2];                   /* OUT, ERR */
+    uint64_t rows, failed;               /* as last heard */
+    json_int_t generation;               /* of the job's ledger: -1 = not heard yet */
+    char why[480];
+    progress progress;
+    int64_t status_ms;                   /* when to ask again how the job stands */
+} fetching;
+
+static fl_status begin_again(download *d, fl_err *err)
 {
-    struct stat at;
-    *t = (target){ .fd = -1, .path = path };
-    if (stat(path, &at) == 0) {
-        if (!S_ISREG(at.st_mode)) return fl_fail(err, FL_INVALID, "%s exists and is not a regular file; choose another --out", path);
-        if (!force) return fl_fail(err, FL_INVALID, "%s exists; choose another --out, or pass --force to overwrite it", path);
-    }
-    if (asprintf(&t->temporary, "%s.tmp-%ld", path, (long)getpid()) < 0) return fl_fail(err, FL_FULL, "no memory to write %s", path);
-    t->fd = open(t->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (t->fd < 0) return fl_fail_errno(err, errno, "cannot write %s", t->temporary);
-    t->exists = true;
-    return FL_OK;
+    fprintf(stderr, "tokenfleet " NAME ": what an earlier fetch left in %s is not the beginning of this job's file; it is fetched from the beginning\n", d->file.part);
+    d->is_checked = true;
+    return fetch_file_clear(&d->file, err);
 }
 
-static fl_status write_target(target *t, const uint8_t *data, size_t n_bytes, fl_err *err)
+/* The last piece of what is there must be what the coordinator has at that place. */
+static fl_status check_kept(download *d, const uint8_t *part, size_t n_part, size_t n_kept, fl_err *err)
 {
-    if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped before %s was whole; fetch again", t->path);
-    for (size_t at = 0; at < n_bytes; ) {
-        ssize_t n = write(t->fd, data + at, n_bytes - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fl_fail_errno(err, errno, "cannot write %s", t->temporary);
-        at += (size_t)n;
-    }
-    return FL_OK;
+    bool same = n_part >= n_kept;
+    fl_status st = same ? fetch_file_ends_with(&d->file, part, n_kept, &same, err) : FL_OK;
+    if (st != FL_OK) return st;
+    d->is_checked = same;
+    return same ? fetch_file_add(&d->file, part + n_kept, n_part - n_kept, err) : begin_again(d, err);
 }
 
-static fl_status name_target(target *t, fl_err *err)
+static void note_reply(fetching *f, download *d, const json_t *reply)
 {
-    const char *slash = strrchr(t->path, '/');
-    char *dir = slash ? strndup(t->path, slash == t->path ? 1 : (size_t)(slash - t->path)) : strdup(".");
-    fl_status st = dir ? FL_OK : fl_fail(err, FL_FULL, "no memory for a path");
-    if (st == FL_OK && fsync(t->fd) != 0) st = fl_fail_errno(err, errno, "cannot write %s", t->temporary);
-    if (st == FL_OK && rename(t->temporary, t->path) != 0) st = fl_fail_errno(err, errno, "cannot name %s", t->path);
-    if (st == FL_OK) t->exists = false;
-    if (st == FL_OK) st = spool_sync_dir(dir, err);
-    free(dir);
+    json_int_t generation = json_integer_value(json_object_get(reply, "generation"));
+    const char *why = json_string_value(json_object_get(reply, "why"));
+    if (f->generation >= 0 && f->generation != generation) f->files[0].is_checked = f->files[1].is_checked = false;      /* failed rows run again */
+    f->generation = generation;
+    d->size = (uint64_t)json_integer_value(json_object_get(reply, "size"));
+    d->is_whole = json_is_true(json_object_get(reply, "whole"));
+    f->rows = (uint64_t)json_integer_value(json_object_get(reply, "rows"));
+    f->failed = (uint64_t)json_integer_value(json_object_get(reply, "failed"));
+    snprintf(f->why, sizeof f->why, "%s", why ? why : "");
+}
+
+/* Ask for one piece. *moved: something came. */
+static fl_status pull(fetching *f, download *d, bool *moved, fl_err *err)
+{
+    json_t *reply = NULL;
+    uint8_t *part = NULL;
+    size_t n_part = 0;
+    size_t n_kept = d->is_checked ? 0 : d->file.n_bytes < SERVICE_PIECE_BYTES ? (size_t)d->file.n_bytes : SERVICE_PIECE_BYTES;
+    uint64_t before = d->file.n_bytes;
+    bool was_checked = d->is_checked;
+    *moved = false;
+    json_t *args = json_pack("{s:s, s:s, s:I}", "job", f->source->job, "file", d->name, "offset", (json_int_t)(d->file.n_bytes - n_kept));
+    fl_status st = client_call(f->source->client, "fetch", args, NULL, JOB_SOURCE_CALL_MS, &reply, &part, &n_part, err);
+    if (st == FL_OK) note_reply(f, d, reply);
+    json_decref(reply);
+    if (st != FL_OK) return st;
+    if (!was_checked && (d->is_whole || d->size >= d->file.n_bytes)) st = check_kept(d, part, n_part, n_kept, err);
+    else if (d->is_checked && d->is_whole && d->size < d->file.n_bytes) st = begin_again(d, err);
+    else if (d->is_checked) st = fetch_file_add(&d->file, part, n_part, err);
+    free(part);
+    *moved = d->file.n_bytes != before || d->is_checked != was_checked;
     return st;
 }
 
-static void close_target(target *t)
+/* How the job stands, while its next rows are waited for. */
+static fl_status show(fetching *f, fl_err *err)
 {
-    if (t->fd >= 0) close(t->fd);
-    if (t->exists) unlink(t->temporary);
-    free(t->temporary);
-}
-
-static fl_status download(job_source *source, const char *file, target *t, uint64_t *failed, fl_err *err)
-{
-    uint64_t offset = 0, size = 0;
-    do {
-        json_t *reply = NULL;
-        uint8_t *part = NULL;
-        size_t n_bytes = 0;
-        json_t *args = json_pack("{s:s, s:s, s:I}", "job", source->job, "file", file, "offset", (json_int_t)offset);
-        fl_status st = client_call(source->client, "fetch", args, NULL, JOB_SOURCE_CALL_MS, &reply, &part, &n_bytes, err);
-        if (st == FL_OK) {
-            size = (uint64_t)json_integer_value(json_object_get(reply, "size"));
-            *failed = (uint64_t)json_integer_value(json_object_get(reply, "failed"));
-            st = n_bytes == 0 && offset < size ? fl_fail(err, FL_CORRUPT, "the coordinator sends an empty piece") : write_target(t, part, n_bytes, err);
-        }
-        free(part);
-        json_decref(reply);
-        if (st != FL_OK) return st;
-        offset += n_bytes;
-    } while (offset < size);
+    json_t *reply = NULL;
+    char note[600];
+    if (daemon_now_ms() < f->status_ms) return FL_OK;
+    f->status_ms = daemon_now_ms() + 1000;
+    fl_status st = job_source_status(f->source, &reply, err);
+    if (st != FL_OK) return st;
+    const json_t *job = json_object_get(reply, "job"), *counts = json_object_get(job, "rows");
+    const char *why = f->why[0] ? f->why : json_string_value(json_object_get(job, "why"));
+    uint64_t completed = (uint64_t)json_integer_value(json_object_get(counts, "completed")), failed = (uint64_t)json_integer_value(json_object_get(counts, "failed"));
+    snprintf(note, sizeof note, "the first %llu fetched%s%s", (unsigned long long)f->rows, why && why[0] ? ", " : "", why ? why : "");
+    progress_numbers n = { (uint64_t)json_integer_value(json_object_get(counts, "total")), completed + failed, failed, (uint64_t)json_integer_value(json_object_get(job, "tokens")),
+                           (int)json_array_size(json_object_get(reply, "workers")), note };
+    progress_show(&f->progress, daemon_now_ms(), &n);
+    json_decref(reply);
     return FL_OK;
 }
 
-static fl_status copy(const job_source *source, bool errors, target *t, fl_err *err)
+static bool has_all(const download *d)
+{
+    return d->is_checked && d->is_whole && d->file.n_bytes == d->size;
+}
+
+/* Both files to their ends. */
+static fl_status follow(fetching *f, fl_err *err)
+{
+    progress_init(&f->progress, daemon_now_ms(), isatty(2));
+    while (!has_all(&f->files[0]) || !has_all(&f->files[1])) {
+        bool any = false;
+        for (int i = 0; i < 2; i++) {
+            for (bool moved = true; moved; ) {
+                fl_status st = pull(f, &f->files[i], &moved, err);
+                if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped before %s was whole", f->files[0].file.path);
+                if (st != FL_OK) return st;
+                any |= moved;
+                moved = moved && !has_all(&f->files[i]);
+            }
+        }
+        if (any) continue;
+        fl_status st = show(f, err);
+        if (st != FL_OK && !command_signals()) return st;
+        poll(NULL, 0, WAIT_MS);
+        if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped before %s was whole", f->files[0].file.path);
+    }
+    return FL_OK;
+}
+
+/* ---- a spool that nobody holds ---- */
+
+static fl_status copy(const job_source *source, bool errors, fetch_file *to, fl_err *err)
 {
     fl_status st = FL_OK;
     char *path = job_source_output(source, errors);
@@ -92,10 +143,12 @@ static fl_status copy(const job_source *source, bool errors, target *t, fl_err *
     int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (!path || !piece) { st = fl_fail(err, FL_FULL, "no memory to copy a file"); goto done; }
     if (fd < 0) { st = fl_fail_errno(err, errno, "cannot read %s", path); goto done; }
+    st = fetch_file_clear(to, err);
     for (ssize_t n = 1; st == FL_OK && n != 0; ) {
+        if (command_signals()) { st = fl_fail(err, FL_AGAIN, "stopped before %s was whole", to->path); goto done; }
         n = read(fd, piece, SERVICE_PIECE_BYTES);
         if (n < 0 && errno == EINTR) continue;
-        st = n < 0 ? fl_fail_errno(err, errno, "cannot read %s", path) : write_target(t, piece, (size_t)n, err);
+        st = n < 0 ? fl_fail_errno(err, errno, "cannot read %s", path) : fetch_file_add(to, piece, (size_t)n, err);
     }
 done:
     if (fd >= 0) close(fd);
@@ -104,32 +157,42 @@ done:
     return st;
 }
 
-/* A spool that nobody holds: the job must be closed and its files written. */
-static fl_status check_finished(job_source *source, uint64_t *failed, fl_err *err)
+/* The job must be known, and where no coordinator works on it, be closed with its files written. */
+static fl_status check_job(job_source *source, uint64_t *failed, fl_err *err)
 {
     json_t *reply = NULL;
     fl_status st = job_source_status(source, &reply, err);
     if (st != FL_OK) return st;
     const json_t *job = json_object_get(reply, "job");
     *failed = (uint64_t)json_integer_value(json_object_get(json_object_get(job, "rows"), "failed"));
-    if (!json_is_true(json_object_get(job, "outputs"))) st = fl_fail(err, FL_AGAIN, "%s is not finished yet, and no coordinator works on it", source->job);
+    if (!source->client && !json_is_true(json_object_get(job, "outputs"))) st = fl_fail(err, FL_AGAIN, "%s is not finished yet, and no coordinator works on it", source->job);
     json_decref(reply);
     return st;
 }
 
 static fl_status fetch(job_source *source, const char *out, const char *errors, bool force, uint64_t *failed, fl_err *err)
 {
-    target targets[2] = { { .fd = -1 }, { .fd = -1 } };
-    fl_status st = source->client ? FL_OK : check_finished(source, failed, err);
-    command_catch_signals();                             /* Ctrl-C leaves no half file behind */
-    if (st == FL_OK) st = open_target(&targets[0], out, force, err);
-    if (st == FL_OK) st = open_target(&targets[1], errors, force, err);
+    fetching f = { .source = source, .generation = -1, .files = { { .name = "out", .file = { .fd = -1 } }, { .name = "errors", .file = { .fd = -1 } } } };
+    command_catch_signals();
+    fl_status st = check_job(source, failed, err);
+    if (st == FL_OK) st = fetch_file_open(&f.files[0].file, out, source->job, force, err);
+    if (st == FL_OK) st = fetch_file_open(&f.files[1].file, errors, source->job, force, err);
     for (int i = 0; st == FL_OK && i < 2; i++) {
-        st = source->client ? download(source, i ? "errors" : "out", &targets[i], failed, err) : copy(source, i == 1, &targets[i], err);
+        f.files[i].is_checked = f.files[i].file.n_bytes == 0;
+        if (!source->client) st = copy(source, i == 1, &f.files[i].file, err);
     }
-    for (int i = 1; st == FL_OK && i >= 0; i--) st = name_target(&targets[i], err);
-    close_target(&targets[0]);
-    close_target(&targets[1]);
+    if (st == FL_OK && source->client) {
+        st = follow(&f, err);
+        progress_clear(&f.progress);
+        *failed = f.failed;
+    }
+    for (int i = 1; st == FL_OK && i >= 0; i--) st = fetch_file_name(&f.files[i].file, err);
+    if (st != FL_OK && f.files[0].file.fd >= 0 && f.files[1].file.fd >= 0 && f.files[0].file.n_bytes + f.files[1].file.n_bytes > 0) {
+        fl_err why = *err;
+        fl_fail(err, st, "%s; what came so far is kept beside %s, and the same command goes on from there", why.text, out);
+    }
+    fetch_file_close(&f.files[0].file);
+    fetch_file_close(&f.files[1].file);
     return st;
 }
 
@@ -145,7 +208,9 @@ int cmd_fetch(int argc, char **argv)
         { "--force", FLAG_SWITCH, "", "overwrite files that exist", &force, 0, 0, false },
     };
     const flag_command command = {
-        NAME, "[JOB]", "Download the output and error files of a finished job. Ends with 1 when rows failed, 4 when the job is not finished.",
+        NAME, "[JOB]", "Download the output and error files of a job. A running job is followed: its files grow in input order as OUT.part-JOB beside OUT, as far as\n"
+        "its first rows are finished, and get their names at the job's end. Broken off (Ctrl-C, or the coordinator was restarted), the same command goes on\n"
+        "where it was. Ends with 1 when rows failed, 4 when stopped before the end.",
         "tokenfleet fetch job-0123456789abcdef --to tcp://127.0.0.1:7070 --out results.jsonl", 0, 1
     };
     int n = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n);

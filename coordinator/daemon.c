@@ -5,7 +5,6 @@
 #include <string.h>
 #include <time.h>
 #include "coordinator/daemon_state.h"
-#include "coordinator/output_file.h"
 #include "proto/detok.h"
 #include "proto/log.h"
 #include "proto/result.h"
@@ -126,6 +125,7 @@ static fl_status append_job(coord_daemon *d, action_array *appends, job_id id, f
         if (appends->v[i].job.v == id.v && (st = ledger_append(job->ledger, &appends->v[i].record, err)) != FL_OK) return st;
     }
     if ((st = ledger_commit(job->ledger, err)) != FL_OK) return st;
+    daemon_outputs_committed(d, job);
     for (size_t i = 0; i < appends->n; i++) {
         if (appends->v[i].job.v != id.v) continue;
         job_store_note(job, &appends->v[i].record);
@@ -206,8 +206,7 @@ static void close_job(coord_daemon *d, job_id id, job_state state)
     stored_job *job = daemon_job_find(d, id);
     FL_ASSERT(job);
     job->state = state;
-    job->outputs_due = true;
-    d->output_retry_ms = 0;
+    daemon_outputs_closed(d, job);
 }
 
 /* Phase 3, one half of it: the sends that wait for the sync, or those that do not. Performed ones are struck out (RELEASE without owner). */
@@ -451,67 +450,6 @@ static fl_status probe_workers(coord_daemon *d, fl_err *err)
     return FL_OK;
 }
 
-/* ---- outputs ---- */
-
-/* In the background: reads the job's files and writes the two outputs, nothing else. */
-static fl_status write_outputs(void *context, fl_err *err)
-{
-    output_work *work = context;
-    return output_file_write(work->dir, work->ledger_dir, work->out, work->errors, output_rows_cores(), &work->counts, err);
-}
-
-void daemon_forget_outputs(output_work *work)
-{
-    free(work->dir);
-    free(work->ledger_dir);
-    free(work->out);
-    free(work->errors);
-    *work = (output_work){ 0 };
-}
-
-static fl_status begin_outputs(coord_daemon *d, stored_job *job, fl_err *err)
-{
-    output_work *work = &d->outputs;
-    work->job = job;
-    work->dir = strdup(job->dir);
-    work->ledger_dir = strdup(job->ledger_dir);
-    work->out = daemon_output_path(d, job, false);
-    work->errors = daemon_output_path(d, job, true);
-    fl_status st = work->dir && work->ledger_dir && work->out && work->errors ? background_start(&d->writer, write_outputs, work, err)
-                                                          : fl_fail(err, FL_FULL, "no memory for the output files' names");
-    if (st != FL_OK) daemon_forget_outputs(work);
-    return st;
-}
-
-static stored_job *next_output(const coord_daemon *d)
-{
-    if (daemon_now_ms() < d->output_retry_ms) return NULL;
-    for (size_t i = 0; i < d->n_jobs; i++) {
-        if (d->jobs[i]->outputs_due) return d->jobs[i];
-    }
-    return NULL;
-}
-
-/* Begin the output files of a closed job, or take notice that they are whole. A full disk: they are begun anew when there may be room. */
-static fl_status tend_outputs(coord_daemon *d, fl_err *err)
-{
-    if (!d->writer.running) {
-        stored_job *job = next_output(d);
-        return job ? begin_outputs(d, job, err) : FL_OK;
-    }
-    fl_status st = background_poll(&d->writer, err);
-    if (st == FL_AGAIN) return FL_OK;
-    if (st == FL_OK) st = job_store_finish(d->outputs.job, &d->outputs.counts, err);
-    if (st == FL_OK) d->outputs.job->outputs_due = false;
-    daemon_forget_outputs(&d->outputs);
-    d->outputs_full[0] = '\0';
-    if (st != FL_DISK_FULL) return st;
-    snprintf(d->outputs_full, sizeof d->outputs_full, "%s", err->text);
-    fl_log(FL_LOG_WARN, "output files wait for room: %s", err->text);
-    d->output_retry_ms = daemon_now_ms() + RETRY_MS;
-    return FL_OK;
-}
-
 /* ---- the loop ---- */
 
 static int wait_time(const coord_daemon *d, int timeout_ms)
@@ -520,8 +458,8 @@ static int wait_time(const coord_daemon *d, int timeout_ms)
     if (d->tick_ms < until) until = d->tick_ms;
     if (d->probes > 0 && d->probe_ms < until) until = d->probe_ms;
     if (d->kept_first && d->retry_ms < until) until = d->retry_ms;
-    if ((d->writer.running || daemon_has_jobs_work(d)) && now + OUTPUT_POLL_MS < until) until = now + OUTPUT_POLL_MS;
-    if ((!d->writer.running && next_output(d)) || d->now->list.appends.n + d->now->list.journal.n + d->now->list.sends.n + d->now->n_replies > 0) until = now;
+    if ((daemon_outputs_soon(d) || daemon_has_jobs_work(d)) && now + OUTPUT_POLL_MS < until) until = now + OUTPUT_POLL_MS;
+    if (daemon_outputs_now(d) || d->now->list.appends.n + d->now->list.journal.n + d->now->list.sends.n + d->now->n_replies > 0) until = now;
     return until > now ? (int)(until - now) : 0;
 }
 
@@ -538,6 +476,6 @@ fl_status daemon_turn(coord_daemon *d, int timeout_ms, fl_err *err)
     }
     if (st == FL_OK && d->kept_first && daemon_now_ms() >= d->retry_ms) st = retry_kept(d, err);
     if (st == FL_OK) st = perform_turn(d, err);
-    if (st == FL_OK) st = tend_outputs(d, err);
+    if (st == FL_OK) st = daemon_tend_outputs(d, err);
     return st == FL_OK ? daemon_tend_jobs(d, err) : st;
 }

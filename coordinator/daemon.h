@@ -9,6 +9,7 @@
 #include "coordinator/coord.h"
 #include "coordinator/job_retry.h"
 #include "coordinator/job_store.h"
+#include "coordinator/output_writer.h"
 #include "coordinator/transport.h"
 
 typedef struct coord_daemon coord_daemon;
@@ -73,6 +74,10 @@ size_t    daemon_n_removing(const coord_daemon *d);
 
 /* Where OUT or ERR of a job is written; malloc'ed, NULL without memory. */
 char *daemon_output_path(const coord_daemon *d, const stored_job *job, bool errors);
+
+/* A job whose files are not whole yet (running, or closed a moment ago): how much of them can be read under the temporary names (output_file_temporary). The first
+ * call for a running job begins to write them. *why: what they wait for, "" = nothing. A failure is the writer's own, told once. */
+fl_status daemon_outputs_follow(coord_daemon *d, stored_job *job, output_written *written, const char **why, fl_err *err);
 
 /* Why the disk is full; NULL when it is not. */
 const char *daemon_disk_full(const coord_daemon *d);

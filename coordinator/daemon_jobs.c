@@ -85,7 +85,7 @@ bool daemon_is_retrying(const coord_daemon *d, job_id job)
 
 const char *daemon_job_busy(const coord_daemon *d, const stored_job *job)
 {
-    if (d->writer.running && d->outputs.job == job) return "its output files are being written";
+    if (daemon_outputs_busy(d, job)) return "its output files are being written";
     if (daemon_is_retrying(d, job->id)) return "its failed rows are being prepared to run again";
     return service_job_busy(d->service, job->id);
 }

@@ -220,9 +220,8 @@ done:
 void daemon_close(coord_daemon *d)
 {
     if (!d) return;
-    background_wait(&d->writer, NULL);
+    daemon_end_outputs(d);
     daemon_end_jobs(d);
-    daemon_forget_outputs(&d->outputs);
     service_close(d->service);
     if (d->core) coord_close(d->core, &d->now->list);
     daemon_turn_free(d->now);

@@ -1,9 +1,10 @@
-/* daemon_state.h - what the daemon's own files share (daemon.c: the loop; daemon_start.c: start, replay, end; daemon_jobs.c: jobs that run again or go). Nobody else includes it. */
+/* daemon_state.h - what the daemon's own files share (daemon.c: the loop; daemon_start.c: start, replay, end; daemon_outputs.c: output files; daemon_jobs.c: jobs that run again or go). Nobody else includes it. */
 #ifndef COORDINATOR_DAEMON_STATE_H
 #define COORDINATOR_DAEMON_STATE_H
 
 #include "coordinator/background.h"
 #include "coordinator/daemon.h"
+#include "coordinator/output_writer.h"
 #include "coordinator/peers.h"
 #include "coordinator/service.h"
 
@@ -16,8 +17,9 @@ typedef struct turn {
     struct turn *next;
 } turn;
 
-/* What the thread that writes output files works on. */
-typedef struct { stored_job *job; char *dir, *ledger_dir, *out, *errors; job_counts counts; } output_work;
+/* A job whose output files are being written. */
+#define DAEMON_WRITERS_MAX 4             /* the first for closed jobs, one after the other; the others for running ones that somebody fetches */
+typedef struct { stored_job *job; output_writer *writer; int64_t asked_ms; } output_slot;        /* writer: owned, NULL = free */
 
 /* What the thread that writes a ledger anew works on. */
 typedef struct { const spool *spool; journal_job named; stored_job *job, *fresh; job_retry_counts counts; } retry_work;     /* job: borrowed by the loop alone */
@@ -44,8 +46,8 @@ struct coord_daemon {
     bool workers_are_children;
     char disk_full[480];                 /* "" = it is not */
     char *out, *errors;                  /* owned; NULL = into the job's folder */
-    background writer;                   /* writes the outputs of one closed job at a time */
-    output_work outputs;
+    output_slot writers[DAEMON_WRITERS_MAX];
+    job_id follow_failed; fl_err follow_error;           /* a running job's writer that failed; told to the next who fetches */
     char outputs_full[480];              /* "" = there was room for them */
     int64_t output_retry_ms;
     background retrier;
@@ -58,7 +60,15 @@ struct coord_daemon {
 
 turn *daemon_turn_new(void);             /* NULL without memory */
 void  daemon_turn_free(turn *t);         /* accepts NULL */
-void  daemon_forget_outputs(output_work *work);
+
+/* daemon_outputs.c */
+void      daemon_outputs_committed(coord_daemon *d, const stored_job *job);      /* more of its ledger is durable */
+void      daemon_outputs_closed(coord_daemon *d, stored_job *job);               /* its closing record is */
+bool      daemon_outputs_busy(const coord_daemon *d, const stored_job *job);     /* a thread works on its files */
+bool      daemon_outputs_now(const coord_daemon *d);                             /* there is something to begin */
+bool      daemon_outputs_soon(const coord_daemon *d);                            /* a closed job's files will be whole any moment */
+fl_status daemon_tend_outputs(coord_daemon *d, fl_err *err);                     /* takes notice of writers that ended, begins the next */
+void      daemon_end_outputs(coord_daemon *d);                                   /* at the daemon's end: closed jobs' files are finished, others are left */
 
 /* daemon_jobs.c */
 fl_status daemon_tend_jobs(coord_daemon *d, fl_err *err);                /* takes notice of work in the background that ended */

@@ -148,14 +148,13 @@ static fl_status status(service *s, const json_t *args, service_reply *reply, fl
     return FL_OK;
 }
 
-static fl_status read_piece(const char *path, uint64_t offset, service_reply *reply, fl_err *err)
+/* A piece of the file at `path` from `offset` on, at most up to `size`. */
+static fl_status read_piece(const char *path, uint64_t offset, uint64_t size, service_reply *reply, fl_err *err)
 {
-    struct stat at;
     fl_status st = FL_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &at) != 0) { st = fl_fail_errno(err, errno, "cannot read %s", path); goto done; }
-    uint64_t size = (uint64_t)at.st_size;
     size_t want = offset < size ? (size - offset < SERVICE_PIECE_BYTES ? (size_t)(size - offset) : SERVICE_PIECE_BYTES) : 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) { st = fl_fail_errno(err, errno, "cannot read %s", path); goto done; }
     if (!(reply->part = malloc(want ? want : 1))) { st = fl_fail(err, FL_FULL, "no memory for a piece of %zu bytes", want); goto done; }
     for (reply->part_bytes = 0; reply->part_bytes < want; ) {
         ssize_t n = pread(fd, reply->part + reply->part_bytes, want - reply->part_bytes, (off_t)(offset + reply->part_bytes));
@@ -163,28 +162,50 @@ static fl_status read_piece(const char *path, uint64_t offset, service_reply *re
         if (n <= 0) { st = fl_fail_errno(err, n < 0 ? errno : EIO, "cannot read %s", path); goto done; }
         reply->part_bytes += (size_t)n;
     }
-    json_object_set_new(reply->json, "size", json_integer((json_int_t)size));
 done:
     if (fd >= 0) close(fd);
+    return st;
+}
+
+/* While it grows a file has its temporary name, until the moment it gets its own. */
+static fl_status read_growing(const stored_job *job, const char *path, uint64_t offset, uint64_t size, service_reply *reply, fl_err *err)
+{
+    char name[FL_JOB_NAME_BYTES];
+    fl_job_name(job->id, name);
+    char *temporary = output_file_temporary(path, name);
+    fl_status st = !temporary ? fl_fail(err, FL_FULL, "no memory for a path")
+                 : read_piece(access(temporary, F_OK) == 0 ? temporary : path, offset, size, reply, err);
+    free(temporary);
     return st;
 }
 
 static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_err *err)
 {
     stored_job *job = NULL;
-    const char *file = service_text(args, "file");
+    const char *file = service_text(args, "file"), *why = "";
     json_int_t offset = json_integer_value(json_object_get(args, "offset"));
+    bool is_errors = strcmp(file, "errors") == 0;
     fl_status st = find_job(s, args, &job, err);
     if (st != FL_OK) return st;
-    if ((strcmp(file, "out") != 0 && strcmp(file, "errors") != 0) || offset < 0) return fl_fail(err, FL_INVALID, "fetch has a file (out or errors) and an offset");
-    if (job->state == JOB_OPEN || job->outputs_due) {
-        return fl_fail(err, FL_AGAIN, "%s is not finished yet; `tokenfleet watch %s` waits for it", service_text(args, "job"), service_text(args, "job"));
-    }
-    char *path = daemon_output_path(s->daemon, job, strcmp(file, "errors") == 0);
-    st = path ? read_piece(path, (uint64_t)offset, reply, err) : fl_fail(err, FL_FULL, "no memory for a path");
+    if ((strcmp(file, "out") != 0 && !is_errors) || offset < 0) return fl_fail(err, FL_INVALID, "fetch has a file (out or errors) and an offset");
+    char *path = daemon_output_path(s->daemon, job, is_errors);
+    bool is_whole = job->state != JOB_OPEN && !job->outputs_due;
+    output_written written = { 0 };
+    struct stat at;
+    if (!path) return fl_fail(err, FL_FULL, "no memory for a path");
+    if (is_whole && stat(path, &at) != 0) st = fl_fail_errno(err, errno, "cannot read %s", path);
+    else if (!is_whole) st = daemon_outputs_follow(s->daemon, job, &written, &why, err);
+    uint64_t size = is_whole && st == FL_OK ? (uint64_t)at.st_size : written.bytes[is_errors];
+    if (st == FL_OK && is_whole) st = read_piece(path, (uint64_t)offset, size, reply, err);
+    else if (st == FL_OK && (uint64_t)offset < size) st = read_growing(job, path, (uint64_t)offset, size, reply, err);
     free(path);
+    json_object_set_new(reply->json, "size", json_integer((json_int_t)size));
+    json_object_set_new(reply->json, "whole", json_boolean(is_whole));
+    json_object_set_new(reply->json, "why", json_string(why));
+    json_object_set_new(reply->json, "generation", json_integer((json_int_t)job->generation));
+    json_object_set_new(reply->json, "rows", json_integer((json_int_t)(is_whole ? job->counts.rows : written.rows)));
     json_object_set_new(reply->json, "failed", json_integer((json_int_t)job->counts.failed));
-    bool is_end = strcmp(file, "errors") == 0 && (json_int_t)reply->part_bytes + offset >= json_integer_value(json_object_get(reply->json, "size"));
+    bool is_end = is_whole && is_errors && (uint64_t)offset + reply->part_bytes >= size;
     job->read_until_ms = st == FL_OK && !is_end ? daemon_now_ms() + READ_IDLE_MS : 0;
     return st;
 }

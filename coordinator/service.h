@@ -6,7 +6,8 @@
  *   submit_abort  {upload} -> {}                                                   what came is thrown away
  *   list          {} -> {jobs: [...], workers: [...]}                              the jobs as status shows them
  *   status        {job} -> status_json.h
- *   fetch         {job, file: "out" | "errors", offset} + part <- {size}           FL_AGAIN while the job is not closed
+ *   fetch         {job, file: "out" | "errors", offset} -> {size, whole, why, rows, failed, generation} + part, empty at the end
+ *                 of a file that still grows (whole: false; why: what it waits for). rows: how many are in both files
  *   verify        {job} -> {state: "running"} or the report of job_verify.h        asked again until it is not running
  *   cancel        {job} -> {}                                                      answered once it is durable
  *   retry         {job, begun} -> {state: "running", begun} asked again with its own begun until it is not running; then {state: "open", again, kept, bad}, or

@@ -104,11 +104,16 @@ def cancelled(folder):
     with Service(folder / "spool", n_workers=1) as service:
         name = service.call("submit", job).stdout.strip()
         time.sleep(1.0)
-        service.call("fetch", name, "--out", folder / "early.jsonl", expect=4)
+        early = subprocess.Popen([fleet.TOKENFLEET, "fetch", name, "--to", service.endpoint, "--out", str(folder / "early.jsonl")])
+        service.processes.append(early)
+        time.sleep(0.5)
+        check(early.poll() is None, "a fetch of a running job does not wait for it")
         service.call("cancel", name)
+        check(early.wait(60) == 1, f"the fetch of a cancelled job ended with {early.returncode}")
         check("cancelled" in service.call("cancel", name, expect=2).stderr, "a second cancel does not say so")
         service.call("watch", name, expect=1)
         service.call("fetch", name, "--out", folder / "fetched.jsonl", expect=1)
+        check(fleet.both(folder / "fetched.jsonl") == fleet.both(folder / "early.jsonl"), "a fetch that followed the job has other bytes")
         service.call("verify", name)
         rows = json.loads(service.call("status", name, "--json").stdout)["rows"]
     answers, errors = fleet.lines(folder / "fetched.jsonl"), fleet.lines(folder / "fetched.jsonl.errors.jsonl")
