@@ -22,13 +22,14 @@
 #include <unistd.h>
 
 #define HELPER_MEMORY_BYTES (512ull << 20)
-enum { FILE_BYTES_MAX = 64 << 20, TEXT_BYTES_MAX = 256 << 20, WALL_MS_MAX = 60000 };
+enum { FILE_BYTES_MAX = 64 << 20, TEXT_BYTES_MAX = 256 << 20, WALL_MS_MAX = 60000, RENDER_ATTEMPTS = 3 };
 
 struct chat_template {
     char *setup; size_t setup_bytes;     /* owned; the helper's first message */
     char *python;                        /* owned */
     pid_t pid;                           /* 0 = no helper runs */
     int fd;                              /* our end of its socket, -1 = none */
+    bool is_used;                        /* it has rendered something, and may hold memory of that */
 };
 
 typedef struct { char kind; char *bytes; size_t n_bytes; } reply;       /* bytes owned, NUL-terminated */
@@ -251,6 +252,7 @@ static fl_status start_helper(chat_template *t, fl_err *err)
     }
     t->pid = pid;
     t->fd = ends[0];
+    t->is_used = false;
     reply got = { 0 };
     fl_status st = ask(t, "", 0, t->setup, t->setup_bytes, &got, err);
     if (st == FL_OK && got.kind == 'R') {
@@ -280,26 +282,32 @@ static fl_status row_that_ended(int how, fl_err *err)
     }
 }
 
-/* One attempt; FL_CLOSED when the helper was ended from outside. */
+/* One attempt; FL_CLOSED when the helper was ended from outside, and when it ran out of memory (or crashed) although other rows' leftovers may be why: a row's fate
+ * is the one it has in a helper of its own. */
 static fl_status render_once(chat_template *t, const char *request, size_t n_bytes, uint32_t now_s, reply *got, fl_err *err)
 {
     fl_status st = t->pid > 0 ? FL_OK : start_helper(t, err);
     if (st != FL_OK) return st;
     const uint8_t now[4] = { (uint8_t)now_s, (uint8_t)(now_s >> 8), (uint8_t)(now_s >> 16), (uint8_t)(now_s >> 24) };
     st = ask(t, now, sizeof now, request, n_bytes, got, err);
-    if (st == FL_OK && got->kind != 'M') return FL_OK;
+    if (st == FL_OK && got->kind != 'M') { t->is_used = true; return FL_OK; }
+    bool is_own = !t->is_used;
     int how = stop_helper(t);
-    if (st == FL_OK) return FL_OK;
-    return st == FL_CLOSED ? row_that_ended(how, err) : st;
+    if (st == FL_OK && !is_own) {
+        free(got->bytes);
+        *got = (reply){ 0 };
+        return FL_CLOSED;
+    }
+    return st == FL_CLOSED && (is_own || WTERMSIG(how) == SIGPROF) ? row_that_ended(how, err) : st;
 }
 
 fl_status chat_template_render(chat_template *t, const char *request, size_t n_bytes, uint32_t now_s, char **text, size_t *text_bytes, fl_err *err)
 {
     if (n_bytes > TEXT_BYTES_MAX) return fl_fail(err, FL_INVALID, "chat template: a request of %zu bytes is above the limit of %d", n_bytes, TEXT_BYTES_MAX);
     reply got = { 0 };
-    fl_status st = render_once(t, request, n_bytes, now_s, &got, err);
-    if (st == FL_CLOSED) st = render_once(t, request, n_bytes, now_s, &got, err);
-    if (st == FL_CLOSED) return fl_fail(err, FL_IO, "chat template: the helper was ended twice from outside; look for a killer of processes or of memory on this machine");
+    fl_status st = FL_CLOSED;
+    for (int i = 0; i < RENDER_ATTEMPTS && st == FL_CLOSED; i++) st = render_once(t, request, n_bytes, now_s, &got, err);
+    if (st == FL_CLOSED) return fl_fail(err, FL_IO, "chat template: the helper was ended again and again from outside; look for a killer of processes or of memory on this machine");
     if (st != FL_OK) return st;
     if (got.kind == 'T') {
         *text = got.bytes;

@@ -1,7 +1,8 @@
 /* chat_template.h - rendering chats with the model's Jinja2 template in a helper process (chat_helper.py, carried in the binary), run by /usr/bin/python3 or TOKENFLEET_PYTHON.
  * Sandbox  transformers' (ImmutableSandboxedEnvironment); 512 MB of address space and 5 s of CPU time a row, no environment but TZ=UTC, LC_ALL=C,
  *          PYTHONHASHSEED=0 (python's -I would ignore the last, so an empty environment, -s and a cleaned path stand in for it), no descriptors but its socket.
- * Limits   a hanging or hungry render ends the helper and is a row error; the next render starts a new one. A helper ended from outside is replaced and asked again once.
+ * Limits   a hanging or hungry render ends the helper and is a row error; the next render starts a new one. Memory that runs out in a helper that has rendered other rows is
+ *          asked for again in a new one, so that a row's fate is its own. A helper ended from outside is replaced and asked again.
  * Threads  one caller at a time. The helper dies with the thread that started it, and is replaced then too. */
 #ifndef ENGINE_CHAT_TEMPLATE_H
 #define ENGINE_CHAT_TEMPLATE_H

@@ -520,12 +520,13 @@ def run_on(folder, job, model, workers=(1, 2)):
 
 HOSTILE_TEMPLATE = """{%- set what = messages[0].content -%}
 {%- if what == 'raise' %}{{ raise_exception('no\nsuch ' ~ what) }}
+{%- elif what == 'long' %}{{ raise_exception('x' ~ '\u00e9' * 300) }}
 {%- elif what == 'undefined' %}{{ nowhere.to.go }}
 {%- elif what == 'object' %}{{ raise_exception(namespace) }}
 {%- elif what == 'unsafe' %}{{ ''.__class__.__mro__ }}
 {%- elif what == 'surrogate' %}{{ '\\ud800' }}
 {%- elif what == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}
-{%- elif what == 'bomb' %}{{ ('x' * 100000000) * 10 }}
+{%- elif what == 'bomb' %}{{ what * 400000000 }}
 {%- elif what == 'empty' %}
 {%- else %}<|im_start|>{{ what }}{% endif %}"""
 
@@ -533,7 +534,7 @@ HOSTILE_TEMPLATE = """{%- set what = messages[0].content -%}
 def templates_that_fail(folder):
     """A template that raises, hangs or eats memory costs its row alone, with the same sentence everywhere."""
     job = Job()
-    faults = [("raise", "TemplateError: no such raise"), ("undefined", "UndefinedError: 'nowhere' is undefined"), ("object", "TemplateError"), ("unsafe", "SecurityError"),
+    faults = [("raise", "TemplateError: no such raise"), ("undefined", "UndefinedError: 'nowhere' is undefined"), ("long", "x\u00e9\u00e9"), ("object", "TemplateError"), ("unsafe", "SecurityError"),
               ("surrogate", "UnicodeEncodeError"), ("bomb", "rendering took more than 512 MB"), ("loop", "rendering took more than 5 s")]
     for number, (what, words) in enumerate(faults):
         job.add_good(b'{"custom_id":"chat-%d","messages":[{"role":"user","content":"hi"}],"max_tokens":4}' % number)
