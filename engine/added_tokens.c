@@ -82,6 +82,7 @@ static int32_t trie_longest(const trie *t, const uint8_t *text, size_t n_bytes, 
 
 static fl_status add_part(text_parts *p, size_t begin, size_t end, int32_t id, fl_err *err)
 {
+    if (p->most > 0 && p->n >= p->most) return FL_CLOSED;
     if (p->n == p->capacity) {
         size_t capacity = p->capacity ? p->capacity * 2 : 16;
         text_part *parts = realloc(p->parts, capacity * sizeof *parts);

@@ -16,13 +16,13 @@ typedef struct added_tokens added_tokens;
 
 /* A part of a text: an added token, or text (id -1). */
 typedef struct { size_t begin, end; int32_t id; } text_part;
-typedef struct { text_part *parts; size_t n, capacity; } text_parts;   /* parts owned */
+typedef struct { text_part *parts; size_t n, capacity, most; } text_parts;   /* parts owned; most: 0 = any number */
 
 /* `list` is the file's added_tokens (NULL = none), `vocab` the model's; both borrowed during the call. */
 fl_status added_tokens_open(added_tokens **out, const json_t *list, json_t *vocab, const normalizer *normalize, fl_err *err);
 void      added_tokens_close(added_tokens *a);   /* accepts NULL */
 
-/* Append the parts of n_bytes of valid UTF-8; `normalized` selects the tokens that are looked for in normalized text. */
+/* Append the parts of n_bytes of valid UTF-8; `normalized` selects the tokens that are looked for in normalized text. FL_CLOSED: there are more than parts->most. */
 fl_status added_tokens_split(const added_tokens *a, bool normalized, const uint8_t *text, size_t n_bytes, text_parts *parts, fl_err *err);
 
 int32_t added_tokens_vocab(const added_tokens *a);                     /* largest id + 1, 0 when there is none */

@@ -4,7 +4,11 @@
  * merge: short ones by scanning an array for the lowest rank, long ones with a heap over a linked list, so a megabyte without a split costs n log n.
  *
  * A tokenizer of characters often has no pre-tokens: the whole text is one word. No merge can ever reach across two neighbours that stand side by side in no merged token
- * (in practice: a letter and the mark of the space behind it), so the word falls apart there without changing an id, and its pieces are encoded like pre-tokens. */
+ * (in practice: a letter and the mark of the space behind it), so the word falls apart there without changing an id, and its pieces are encoded like pre-tokens.
+ *
+ * How many tokens a text has at least is known before any of that: a token of k bytes that holds the byte b shows that the longest token with b, of longest[b] bytes, has k or more, so the
+ * bytes of any token have a sum of 1 / longest[b] of at most 1, and a text has at least as many tokens as its bytes' sum. (No text has fewer tokens than bytes / longest token, but 128 spaces
+ * are a token in many vocabularies where no word has more than 30 bytes.) */
 #include "engine/bpe.h"
 #include "engine/unicode.h"
 #include "proto/detok.h"
@@ -14,6 +18,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+enum { SHARE_BITS = 32 };
 enum { VOCAB_GAPS = 16, VOCAB_GAPS_FREE = 1 << 16 };                   /* ids without a token: up to 15 for each that has one, and these */
 enum { SHORT_MAX = 48, REBUILT_MAX = 256, TOKEN_BYTES_MAX = 1 << 16, NO_RANK = -1 };
 
@@ -29,6 +34,7 @@ struct bpe {
     merge_slot *merges;                  /* owned [merge_mask + 1] */
     uint64_t merge_mask;
     bool ignore_merges;
+    uint64_t share[256];                 /* 2^SHARE_BITS / longest[b], rounded down; 0 where no bound can be given */
     int32_t byte_ids[256];               /* byte-level: of the byte itself; else of its fallback token. -1 = none */
     /* of characters only: */
     int32_t *character_ids;              /* owned [UNICODE_END] id + 1, 0 = none; NULL when byte-level */
@@ -137,21 +143,22 @@ static int32_t merge_short(const bpe *b, int32_t *ids, int32_t n)
     }
 }
 
-/* The symbols of a long pre-token, linked; the heap holds rank << 32 | place, and an entry whose rank is no longer its place's is skipped. */
-typedef struct { int32_t id, rank, merged, before, after; } link;
-typedef struct { link *links; uint64_t *heap; size_t n_heap; } chain;
+/* The symbols of a long pre-token, linked; a symbol that was merged into the one before it has id -1. The heap holds rank << 32 | place: the pair that begins at `place` had that rank when it
+ * was pushed, and an entry whose pair has changed is skipped. */
+typedef struct { int32_t id, before, after; } link;
+typedef struct { link *links; uint64_t *heap; size_t n_heap, heap_capacity; } chain;
 
 static void heap_push(chain *c, uint64_t v)
 {
+    FL_ASSERT(c->n_heap < c->heap_capacity);
     size_t i = c->n_heap++;
     while (i > 0 && c->heap[(i - 1) / 2] > v) { c->heap[i] = c->heap[(i - 1) / 2]; i = (i - 1) / 2; }
     c->heap[i] = v;
 }
 
-static uint64_t heap_pop(chain *c)
+/* Let v sink from place i to where it belongs. */
+static void heap_sink(chain *c, size_t i, uint64_t v)
 {
-    uint64_t top = c->heap[0], v = c->heap[--c->n_heap];
-    size_t i = 0;
     for (;;) {
         size_t child = 2 * i + 1;
         if (child >= c->n_heap) break;
@@ -161,17 +168,39 @@ static uint64_t heap_pop(chain *c)
         i = child;
     }
     c->heap[i] = v;
+}
+
+static uint64_t heap_pop(chain *c)
+{
+    uint64_t top = c->heap[0], v = c->heap[--c->n_heap];
+    heap_sink(c, 0, v);
     return top;
 }
 
-/* What the symbol at `at` and the next one would merge to. */
+/* What the symbol at `at` and the next one would merge to; NULL: nothing. */
+static const merge_slot *chain_pair(const bpe *b, const chain *c, int32_t at)
+{
+    const link *l = &c->links[at];
+    return l->id >= 0 && l->after >= 0 ? find_merge(b, l->id, c->links[l->after].id) : NULL;
+}
+
+/* Of the heap's entries keep those that still say what their pair is: at most one a symbol. */
+static void heap_sweep(const bpe *b, chain *c)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_heap; i++) {
+        const merge_slot *m = chain_pair(b, c, (int32_t)(uint32_t)c->heap[i]);
+        if (m && m->rank == (int32_t)(c->heap[i] >> 32)) c->heap[n++] = c->heap[i];
+    }
+    c->n_heap = n;
+    for (size_t i = n / 2; i-- > 0;) heap_sink(c, i, c->heap[i]);
+}
+
 static void chain_rank(const bpe *b, chain *c, int32_t at)
 {
-    link *l = &c->links[at];
-    const merge_slot *m = l->after >= 0 ? find_merge(b, l->id, c->links[l->after].id) : NULL;
-    l->rank = m ? m->rank : NO_RANK;
+    const merge_slot *m = chain_pair(b, c, at);
     if (!m) return;
-    l->merged = m->id;
+    if (c->n_heap == c->heap_capacity) heap_sweep(b, c);
     heap_push(c, (uint64_t)(uint32_t)m->rank << 32 | (uint32_t)at);
 }
 
@@ -182,12 +211,12 @@ static void merge_long(const bpe *b, chain *c, int32_t n)
     while (c->n_heap > 0) {
         uint64_t top = heap_pop(c);
         int32_t at = (int32_t)(uint32_t)top;
-        link *l = &c->links[at];
-        if (l->rank != (int32_t)(top >> 32)) continue;
-        link *gone = &c->links[l->after];
-        l->id = l->merged;
+        const merge_slot *m = chain_pair(b, c, at);
+        if (!m || m->rank != (int32_t)(top >> 32)) continue;
+        link *l = &c->links[at], *gone = &c->links[l->after];
+        l->id = m->id;
         l->after = gone->after;
-        gone->rank = NO_RANK;
+        gone->id = -1;
         if (l->after >= 0) c->links[l->after].before = at;
         chain_rank(b, c, at);
         if (l->before >= 0) chain_rank(b, c, l->before);
@@ -242,16 +271,17 @@ static fl_status add_ids(id_list *out, const int32_t *ids, int32_t n, fl_err *er
     return st;
 }
 
-/* A merge pushes at most two entries and removes one symbol, so 3 n entries are enough. */
+/* The heap has room for half as many entries again as there are symbols. A sweep leaves at most one a symbol, since a pair never comes back to its place (symbols only grow), and a merge takes
+ * one entry and pushes at most two: so there are two sweeps at most. 24 bytes a byte of the word. */
 static fl_status encode_long(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
 {
-    size_t links_bytes = (n_bytes * sizeof(link) + 7) & ~(size_t)7, want = links_bytes + 3 * n_bytes * sizeof(uint64_t);
+    size_t links_bytes = (n_bytes * sizeof(link) + 7) & ~(size_t)7, n_heap = n_bytes + n_bytes / 2, want = links_bytes + n_heap * sizeof(uint64_t);
     if (want > scratch->n_bytes) {
         free(scratch->memory);
         *scratch = (bpe_scratch){ .memory = malloc(want), .n_bytes = want };
         if (!scratch->memory) { scratch->n_bytes = 0; return fl_fail(err, FL_FULL, "tokenizer: no memory for a word of %zu bytes", n_bytes); }
     }
-    chain c = { .links = scratch->memory, .heap = (uint64_t *)((uint8_t *)scratch->memory + links_bytes) };
+    chain c = { .links = scratch->memory, .heap = (uint64_t *)((uint8_t *)scratch->memory + links_bytes), .heap_capacity = n_heap };
     int32_t *ids = (int32_t *)c.heap, n = word_symbols(b, bytes, n_bytes, ids);          /* the heap is still empty */
     for (int32_t i = 0; i < n; i++) c.links[i].id = ids[i];
     if (n == 0) return FL_OK;
@@ -297,6 +327,13 @@ static fl_status encode_characters(const bpe *b, bpe_scratch *scratch, const uin
         left = right;
     }
     return encode_piece(b, scratch, bytes + begin, n_bytes - begin, out, err);
+}
+
+size_t bpe_least_tokens(const bpe *b, const uint8_t *bytes, size_t n_bytes)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n_bytes; i++) sum += b->share[bytes[i]];
+    return (size_t)(sum >> SHARE_BITS);
 }
 
 fl_status bpe_encode(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
@@ -416,6 +453,28 @@ static void index_symbol(bpe *b, int32_t id, const uint8_t *token, size_t n)
     if (byte >= 0) b->byte_ids[byte] = id;
 }
 
+/* The longest token with each byte, and of all. In a vocabulary of characters a byte of a character without a token of its own may be any part of a token (of fallback tokens that
+ * were merged, whose own text is longer than the bytes they stand for), or none at all (an unknown character that is dropped or fused). */
+static void measure_bytes(bpe *b)
+{
+    size_t longest[256] = { 0 }, longest_token = 1;
+    bool all_fall_back = b->byte_fallback;
+    for (int32_t id = 0; id < b->n_vocab; id++) {
+        size_t n;
+        const uint8_t *token = bpe_token(b, id, &n);
+        if (b->kind[id] != TOKEN_WORD && b->kind[id] != TOKEN_REBUILT) continue;
+        if (n > longest_token) longest_token = n;
+        for (size_t i = 0; i < n; i++)
+            if (n > longest[token[i]]) longest[token[i]] = n;
+    }
+    for (int i = 0; i < 256; i++) all_fall_back &= b->byte_ids[i] >= 0;
+    for (int i = 0; i < 256; i++) {
+        bool is_symbol = b->character_ids ? i < 0x80 && b->character_ids[i] != 0 : b->byte_ids[i] >= 0;
+        size_t most = is_symbol ? longest[i] : b->character_ids && all_fall_back ? longest_token : 0;
+        b->share[i] = most ? ((uint64_t)1 << SHARE_BITS) / most : 0;
+    }
+}
+
 static void index_tokens(bpe *b)
 {
     for (int i = 0; i < 256; i++) b->byte_ids[i] = -1;
@@ -478,6 +537,7 @@ static fl_status fill_merges(bpe *b, json_t *vocab, json_t *merges, fl_err *err)
         int32_t left = -1, right = -1, whole = -1;
         fl_status st = split_merge(json_array_get(merges, rank), rank, part, n, err);
         if (st != FL_OK) return st;
+        if (n[0] == 0 || n[1] == 0) return fl_fail(err, FL_CORRUPT, "tokenizer: merge %zu has an empty part", rank);
         if ((st = part_id(vocab, part[0], n[0], rank, &left, err)) != FL_OK || (st = part_id(vocab, part[1], n[1], rank, &right, err)) != FL_OK) return st;
         memcpy(joined, part[0], n[0]);
         memcpy(joined + n[0], part[1], n[1]);
@@ -565,6 +625,7 @@ fl_status bpe_open(bpe **out, const json_t *model, bool byte_level, fl_err *err)
     index_tokens(b);
     b->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
     if ((st = read_unknown(b, model, vocab, err)) != FL_OK) goto done;
+    measure_bytes(b);
     if ((st = fill_merges(b, vocab, merges, err)) != FL_OK) goto done;
     if ((st = mark_rebuilt(b, err)) != FL_OK) goto done;
     *out = b;

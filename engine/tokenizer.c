@@ -171,18 +171,32 @@ typedef struct {
     pretokenize_run *run;                /* owned */
     bpe_scratch scratch;                 /* owned */
     id_list ids;                         /* owned until encode hands it over */
+    uint64_t most;                       /* ids that are of use */
 } encoding;
+
+enum { LONG_WORD_BYTES = 1 << 16, SURELY_MORE = 4 };
+
+/* FL_CLOSED: the text surely has more ids than are of use. */
+static fl_status check_most(const encoding *e, const uint8_t *word, size_t n_bytes)
+{
+    if (e->ids.n > SURELY_MORE * e->most) return FL_CLOSED;
+    return n_bytes > LONG_WORD_BYTES && e->ids.n + bpe_least_tokens(e->t->bpe, word, n_bytes) > e->most ? FL_CLOSED : FL_OK;
+}
+
+/* Of the parts of a text every second one at least is an added token. */
+static text_parts parts_within(const encoding *e) { return (text_parts){ .most = 2 * SURELY_MORE * e->most + 2 }; }
 
 static fl_status encode_word(void *context, const uint8_t *bytes, size_t n_bytes, fl_err *err)
 {
     encoding *e = context;
-    return bpe_encode(e->t->bpe, &e->scratch, bytes, n_bytes, &e->ids, err);
+    fl_status st = check_most(e, bytes, n_bytes);
+    return st != FL_OK ? st : bpe_encode(e->t->bpe, &e->scratch, bytes, n_bytes, &e->ids, err);
 }
 
 /* A text without raw added tokens, after normalization. */
 static fl_status encode_normal(encoding *e, const uint8_t *text, size_t n_bytes, bool is_first, fl_err *err)
 {
-    text_parts parts = { 0 };
+    text_parts parts = parts_within(e);
     fl_status st = added_tokens_split(e->t->added, true, text, n_bytes, &parts, err);
     for (size_t i = 0; i < parts.n && st == FL_OK; i++) {
         const text_part *p = &parts.parts[i];
@@ -205,10 +219,16 @@ static fl_status encode_raw(encoding *e, const uint8_t *text, size_t n_bytes, bo
 
 fl_status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes, bool add_special, int32_t **ids, size_t *n_ids, fl_err *err)
 {
+    bool is_more;
+    return tokenizer_encode_within(t, text, n_bytes, add_special, UINT32_MAX, ids, n_ids, &is_more, err);
+}
+
+fl_status tokenizer_encode_within(const tokenizer *t, const char *text, size_t n_bytes, bool add_special, uint32_t most, int32_t **ids, size_t *n_ids, bool *is_more, fl_err *err)
+{
     if (n_bytes > INT32_MAX / 2) return fl_fail(err, FL_INVALID, "tokenizer: a text of %zu bytes is above the limit of %d", n_bytes, INT32_MAX / 2);
     if (!fl_utf8_valid((const uint8_t *)text, n_bytes)) return fl_fail(err, FL_INVALID, "tokenizer: the text is not valid UTF-8");
-    encoding e = { .t = t };
-    text_parts parts = { 0 };
+    encoding e = { .t = t, .most = most };
+    text_parts parts = parts_within(&e);
     fl_status st = pretokenize_begin(&e.run, t->pretokenizer, err);
     for (int32_t i = 0; add_special && i < t->n_before && st == FL_OK; i++) st = id_list_add(&e.ids, t->before[i], err);
     if (st == FL_OK) st = added_tokens_split(t->added, false, (const uint8_t *)text, n_bytes, &parts, err);
@@ -217,6 +237,11 @@ fl_status tokenizer_encode(const tokenizer *t, const char *text, size_t n_bytes,
         st = p->id >= 0 ? id_list_add(&e.ids, p->id, err) : encode_raw(&e, (const uint8_t *)text + p->begin, p->end - p->begin, p->begin == 0, err);
     }
     for (int32_t i = 0; add_special && i < t->n_after && st == FL_OK; i++) st = id_list_add(&e.ids, t->after[i], err);
+    *is_more = st == FL_CLOSED;
+    if (*is_more) {
+        e.ids.n = 0;
+        st = FL_OK;
+    }
     if (st == FL_OK && !e.ids.ids) {                     /* no ids: still something to free */
         st = id_list_add(&e.ids, 0, err);
         e.ids.n = 0;

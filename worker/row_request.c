@@ -82,23 +82,32 @@ static fl_status text_failed(fl_status st, const fl_err *why, fl_row_error code,
     return st == FL_INVALID ? refuse(refusal, code, "%s", why->text) : fl_fail(err, st, "%s", why->text);
 }
 
-static fl_status take_text(row_maker *maker, row_request *request, const char *text, size_t n_bytes, bool add_special, row_refusal *refusal, fl_err *err)
+/* The most tokens that a prompt and its completion may have, on any worker. */
+static int64_t context_of(const row_maker *maker, const job_settings *job)
 {
+    int64_t limit = maker->info->context_model;
+    return job->max_context && job->max_context < limit ? job->max_context : limit;
+}
+
+static fl_status take_text(row_maker *maker, row_request *request, const job_settings *job, const char *text, size_t n_bytes, bool add_special, row_refusal *refusal, fl_err *err)
+{
+    bool is_more;
+    int64_t limit = context_of(maker, job);
     int32_t *ids = NULL;
     size_t n_ids = 0;
     fl_err why = { 0 };
-    fl_status st = tokenizer_encode(maker->tokenizer, text, n_bytes, add_special, &ids, &n_ids, &why);
+    fl_status st = tokenizer_encode_within(maker->tokenizer, text, n_bytes, add_special, (uint32_t)limit, &ids, &n_ids, &is_more, &why);
     if (st != FL_OK) return text_failed(st, &why, ROW_INVALID_REQUEST, refusal, err);
-    if (n_ids > INT32_MAX) {
+    if (is_more || n_ids > INT32_MAX) {
         free(ids);
-        return refuse(refusal, ROW_CONTEXT_OVERFLOW, "the prompt has %zu tokens", n_ids);
+        return refuse(refusal, ROW_CONTEXT_OVERFLOW, "the prompt of %zu bytes has more tokens than the context of %lld", n_bytes, (long long)limit);
     }
     request->prompt = ids;
     request->n_prompt = (int32_t)n_ids;
     return FL_OK;
 }
 
-static fl_status take_chat(row_maker *maker, row_request *request, uint32_t now_s, row_refusal *refusal, fl_err *err)
+static fl_status take_chat(row_maker *maker, row_request *request, const job_settings *job, row_refusal *refusal, fl_err *err)
 {
     if (!maker->chat_opened) {
         maker->chat_opened = true;
@@ -111,20 +120,20 @@ static fl_status take_chat(row_maker *maker, row_request *request, uint32_t now_
     char *text = NULL;
     size_t n_bytes = 0;
     fl_err why = { 0 };
-    fl_status st = chat_template_render(maker->chat, request->row.text, request->row.text_bytes, now_s, &text, &n_bytes, &why);
+    fl_status st = chat_template_render(maker->chat, request->row.text, request->row.text_bytes, job->now_s, &text, &n_bytes, &why);
     if (st != FL_OK) return text_failed(st, &why, ROW_TEMPLATE_ERROR, refusal, err);
-    st = take_text(maker, request, text, n_bytes, false, refusal, err);
+    st = take_text(maker, request, job, text, n_bytes, false, refusal, err);
     free(text);
     return st;
 }
 
-static fl_status take_prompt(row_maker *maker, row_request *request, uint32_t now_s, row_refusal *refusal, fl_err *err)
+static fl_status take_prompt(row_maker *maker, row_request *request, const job_settings *job, row_refusal *refusal, fl_err *err)
 {
     fl_status st;
     if (request->row.prompt_kind == ROW_PROMPT_IDS) st = take_ids(request, maker->info->n_vocab, refusal);
     else if (!maker->tokenizer) st = refuse(refusal, ROW_NO_TOKENIZER, "the model has no tokenizer.json: give the prompt as token ids");
-    else if (request->row.prompt_kind == ROW_PROMPT_MESSAGES) st = take_chat(maker, request, now_s, refusal, err);
-    else st = take_text(maker, request, request->row.text, request->row.text_bytes, true, refusal, err);
+    else if (request->row.prompt_kind == ROW_PROMPT_MESSAGES) st = take_chat(maker, request, job, refusal, err);
+    else st = take_text(maker, request, job, request->row.text, request->row.text_bytes, true, refusal, err);
     if (st == FL_OK && request->n_prompt == 0) st = refuse(refusal, ROW_INVALID_REQUEST, "the prompt is empty: the model needs at least one token to start from");
     return st;
 }
@@ -161,8 +170,7 @@ static void resolve_sampling(const row_maker *maker, const job_settings *job, ro
 static fl_status resolve_lengths(const row_maker *maker, const job_settings *job, row_request *request, row_refusal *refusal, fl_err *err)
 {
     const fl_row *row = &request->row;
-    int64_t here = maker->info->context_max, limit = maker->info->context_model, n_prompt = request->n_prompt;
-    if (job->max_context && job->max_context < limit) limit = job->max_context;
+    int64_t here = maker->info->context_max, limit = context_of(maker, job), n_prompt = request->n_prompt;
     bool rest = !(row->given & ROW_GIVEN_MAX_TOKENS) && row->prompt_kind == ROW_PROMPT_MESSAGES;
     int64_t max_tokens = row->given & ROW_GIVEN_MAX_TOKENS ? row->max_tokens : rest ? limit - n_prompt : FL_PROMPT_TOKENS_DEFAULT;
     if (rest && max_tokens < 1)
@@ -196,7 +204,7 @@ fl_status row_request_make(row_maker *maker, const job_settings *job, const char
     fl_status st;
     fl_row_error code = fl_row_parse(&request.row, line, n_bytes, line_number, job->defaults, &fault);
     if (code != ROW_OK) { st = refuse(refusal, code, "%s", fault.text); goto done; }
-    if ((st = take_prompt(maker, &request, job->now_s, refusal, err)) != FL_OK) goto done;
+    if ((st = take_prompt(maker, &request, job, refusal, err)) != FL_OK) goto done;
     resolve_sampling(maker, job, &request);
     if ((st = resolve_lengths(maker, job, &request, refusal, err)) != FL_OK) goto done;
     drop_foreign_stop_ids(&request.row, maker->info->n_vocab);

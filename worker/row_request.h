@@ -3,6 +3,8 @@
  * Order    a field of the row, else the model's generation_config.json (engine_info), else OpenAI's default. max_tokens: 16 for prompts, the rest of the context
  *          for chats. Text prompts get the tokenizer's special tokens, rendered chats and id prompts none.
  * Chats    the template's helper process is started by the first chat row, so a job without chats does not pay for it.
+ * Memory   a prompt that surely has more tokens than the context is left before it is tokenized, at 8 bytes a byte of it or less; one that may fit takes up to 34 (a single long word), while
+ *          its ids are made (tests/fault/hostile_rows_test.c).
  * Threads  a row_maker is used by one thread at a time, its chat rows by one thread only; the engine_info it borrows is only read. */
 #ifndef WORKER_ROW_REQUEST_H
 #define WORKER_ROW_REQUEST_H

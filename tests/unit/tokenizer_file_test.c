@@ -86,6 +86,7 @@ static void damaged_files_are_corrupt(void **state)
     refused(FL_CORRUPT, "is not one character", "{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"}," MODEL "}");
     refused(FL_CORRUPT, "is no token of the vocabulary", "{\"decoder\":{\"type\":\"Fuse\"},\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\"," VOCAB ",\"merges\":[]}}");
     refused(FL_CORRUPT, "Replace.content is not a string", "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"}}," MODEL "}");
+    refused(FL_CORRUPT, "merge 0 has an empty part", HEAD "\"model\":{\"type\":\"BPE\",\"vocab\":{\"\":0,\"a\":1},\"merges\":[[\"a\",\"\"]]}}");
     refused(FL_CORRUPT, "added_tokens is not an array", HEAD "\"added_tokens\":{\"a\":1}," MODEL "}");
     refused(FL_CORRUPT, "added token 0 has no content", HEAD "\"added_tokens\":[3]," MODEL "}");
     refused(FL_CORRUPT, "neither pattern.Regex", "{\"pre_tokenizer\":{\"type\":\"Split\",\"behavior\":\"Isolated\"}," MODEL "}");
