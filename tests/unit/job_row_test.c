@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 #include "proto/job_row.h"
 #include "proto/json_scan.h"
@@ -519,6 +521,75 @@ static void a_line_of_many_ids_is_read_whole(void **state)
     free(line);
 }
 
+#if defined __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define MEMORY_IS_WATCHED 1
+#endif
+#endif
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define MEMORY_IS_WATCHED 1
+#endif
+
+#ifndef MEMORY_IS_WATCHED
+static long status_kb(const char *field)
+{
+    char line[256];
+    long kb = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f)) if (strncmp(line, field, strlen(field)) == 0) kb = atol(line + strlen(field));
+    if (f) fclose(f);
+    return kb;
+}
+
+/* In a process of its own: by how many bytes parsing a line of n bytes, `start` + `again` as often as it fits + `end`, raises the peak of resident memory. */
+static long peak_of(size_t n, const char *start, const char *again, const char *end)
+{
+    int fds[2], status;
+    long grown = -1;
+    assert_int_equal(pipe(fds), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char *line = malloc(n);
+        size_t used = strlen(start), step = strlen(again);
+        if (!line) _exit(1);
+        memcpy(line, start, used);
+        for (; used + step + strlen(end) <= n; used += step) memcpy(line + used, again, step);
+        if (line[used - 1] == ',') used--;
+        memcpy(line + used, end, strlen(end));
+        used += strlen(end);
+        long before = status_kb("VmRSS:");
+        fl_row row;
+        fl_row_fault fault;
+        fl_row_parse(&row, line, used, 1, NULL, &fault);
+        grown = (status_kb("VmHWM:") - before) * 1024;
+        _exit(write(fds[1], &grown, sizeof grown) != sizeof grown);
+    }
+    close(fds[1]);
+    assert_int_equal(read(fds[0], &grown, sizeof grown), sizeof grown);
+    close(fds[0]);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return grown;
+}
+
+static void a_line_takes_at_most_four_times_its_size(void **state)
+{
+    (void)state;
+    static const struct { const char *start, *again, *end; } shapes[] = {
+        { "{\"prompt\":[", "1,", "]}" }, { "{\"prompt\":\"", "x", "\"}" }, { "{\"prompt\":\"", "\\n", "\"}" }, { "{\"prompt\":\"", "\\u00e9", "\"}" },
+        { "{\"prompt\":\"a\",\"user\":[", "{},", "]}" }, { "{\"prompt\":\"a\",\"user\":[", "[[[[[]]]]],", "]}" }, { "{\"prompt\":\"a\",\"user\":[", "{\"a\":1,\"b\":{}},", "]}" },
+        { "{\"prompt\":\"a\",\"stop\":[", "\"a\",", "]}" }, { "{\"prompt\":\"a\",\"stop_token_ids\":[", "1,", "]}" },
+        { "{\"messages\":[", "{\"role\":\"user\",\"content\":\"a\"},", "]}" }, { "{\"messages\":[{\"role\":\"user\",\"content\":[", "{\"type\":\"text\",\"text\":\"a\"},", "]}]}" },
+        { "{\"custom_id\":\"", "a", "\",\"prompt\":\"a\"}" }, { "{\"model\":\"", "a", "\",\"prompt\":\"a\"}" }, { "{\"prompt\":\"a\",\"n\":1", "0", "}" },
+        { "{\"prompt\":\"a\",\"temperature\":0.", "1", "}" }, { "{\"prompt\":\"a\",\"", "k", "\":1}" },
+    };
+    const size_t n = 24u << 20;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        long grown = peak_of(n, shapes[i].start, shapes[i].again, shapes[i].end);
+        if (grown < 0 || (size_t)grown > 4 * n + (33u << 20)) fail_msg("%s%s...: %ld MB for a line of %zu MB", shapes[i].start, shapes[i].again, grown >> 20, n >> 20);
+    }
+}
+#endif
+
 static void blank_lines_are_json_white_space_only(void **state)
 {
     (void)state;
@@ -552,6 +623,9 @@ int main(void)
         cmocka_unit_test(too_long_lines_and_too_many_keys_are_line_too_long),
         cmocka_unit_test(duplicates_are_found_among_many_keys),
         cmocka_unit_test(a_line_of_many_ids_is_read_whole),
+#ifndef MEMORY_IS_WATCHED
+        cmocka_unit_test(a_line_takes_at_most_four_times_its_size),
+#endif
         cmocka_unit_test(blank_lines_are_json_white_space_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
