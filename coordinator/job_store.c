@@ -453,7 +453,8 @@ fl_status job_store_hash(const char *path, char out[JOB_STORE_HASH_BYTES], fl_er
     while ((n = gzread(file, chunk, HASH_CHUNK_BYTES)) > 0) XXH3_128bits_update(state, chunk, (size_t)n);
     const char *why = gzerror(file, &code);
     if (n < 0 || (code != Z_OK && code != Z_STREAM_END)) {
-        st = code == Z_ERRNO ? fl_fail_errno(err, errno, "cannot read %s", name) : fl_fail(err, FL_CORRUPT, "cannot read %s: %s", name, why);
+        st = code == Z_ERRNO && errno == EINTR ? fl_fail(err, FL_AGAIN, "stopped while the job was read")
+           : code == Z_ERRNO ? fl_fail_errno(err, errno, "cannot read %s", name) : fl_fail(err, FL_CORRUPT, "cannot read %s: %s", name, why);
         goto done;
     }
     XXH128_canonical_t canonical;

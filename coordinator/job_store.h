@@ -102,7 +102,7 @@ fl_status job_store_table(row_table **out, rows *lines, fl_err *err);
 /* Parse the JOB record of a ledger. */
 fl_status job_settings_parse(job_settings *out, const void *json, size_t n_bytes, fl_err *err);
 
-/* The content hash of a job file, decompressed, as ingest computes it. */
+/* The content hash of a job file, decompressed, as ingest computes it. FL_AGAIN: a signal came while standard input was read. */
 fl_status job_store_hash(const char *path, char out[JOB_STORE_HASH_BYTES], fl_err *err);
 
 /* Replace the file `path` by these bytes: temporary name, fsync, rename, folder sync. */

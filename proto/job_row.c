@@ -152,15 +152,31 @@ static bool read_envelope(fl_row *row, const char *line, fl_json object, const e
 
 /* ---- the prompt ---- */
 
+/* The next member of a list when it is an id as they are usually written: digits. Otherwise nothing is taken, and fl_json_next shows what it is. */
+static bool next_plain_id(fl_json_walk *walk, int32_t *id)
+{
+    const char *p = walk->text + walk->at;
+    while (*p == ' ' || *p == ',') p++;
+    const char *first = p;
+    uint64_t value = 0;
+    for (; *p >= '0' && *p <= '9' && p - first < 11; p++) value = value * 10 + (uint64_t)(*p - '0');
+    if (p == first || value > INT32_MAX || (*p != ',' && *p != ']' && *p != ' ')) return false;
+    *id = (int32_t)value;
+    walk->at = (size_t)(p - walk->text);
+    return true;
+}
+
 static bool read_prompt_ids(fl_row *row, const body_values *b)
 {
     body_value v = b->of[BODY_PROMPT], item = v;
-    size_t n = 0;
+    size_t n_most = 1;                                   /* what is no list of ids may have more commas than members */
     fl_json_walk walk = fl_json_members(v.text, v.json);
-    while (fl_json_next(&walk, NULL, &item.json)) n++;
-    if (n == 0) return body_refuse(b, BODY_PROMPT, ROW_INVALID_REQUEST, "prompt must hold at least one token id");
-    row->ids = row_alloc(n * sizeof *row->ids);
-    for (walk = fl_json_members(v.text, v.json); fl_json_next(&walk, NULL, &item.json); row->n_ids++) {
+    if (!fl_json_next(&walk, NULL, &item.json)) return body_refuse(b, BODY_PROMPT, ROW_INVALID_REQUEST, "prompt must hold at least one token id");
+    for (size_t at = v.json.start; at < v.json.end; at++) n_most += v.text[at] == ',';
+    row->ids = row_alloc(n_most * sizeof *row->ids);
+    for (walk = fl_json_members(v.text, v.json); ; row->n_ids++) {
+        if (next_plain_id(&walk, &row->ids[row->n_ids])) continue;
+        if (!fl_json_next(&walk, NULL, &item.json)) break;
         if (body_read_id(item.text, item.json, &row->ids[row->n_ids])) continue;
         if (item.json.type == FL_JSON_STRING || item.json.type == FL_JSON_ARRAY)
             return body_refuse_value(b, item, ROW_UNSUPPORTED_FIELD, "prompt must be one text or one list of token ids a line; prompt[%zu] must be an integer", row->n_ids);

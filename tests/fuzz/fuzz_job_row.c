@@ -50,8 +50,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
         fl_row_fault fault;
         fl_row_error code = fl_row_parse(&row, (const char *)data, n_bytes, 3, settings[i], &fault);
         FL_ASSERT(code == fault.code);
-        if (code == ROW_OK) check_row(&row);
-        else FL_ASSERT(fault.offset <= n_bytes && fault.text[0] && is_whole_text(fault.text, strlen(fault.text)));
+        if (code == ROW_OK) {
+            check_row(&row);
+            size_t n = row.custom_id_bytes;
+            fl_row_rename(&row, UINT64_MAX);
+            FL_ASSERT(row.custom_id_bytes == n + 21 && memcmp(row.custom_id + n, "#18446744073709551615", 22) == 0);
+        }
+        if (code != ROW_OK) FL_ASSERT(fault.offset <= n_bytes && fault.text[0] && is_whole_text(fault.text, strlen(fault.text)));
         fl_row_free(&row);
     }
     char *text = malloc(n_bytes + 1);                    /* the same bytes as a --set object: a good one is good for some row */

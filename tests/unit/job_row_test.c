@@ -152,6 +152,9 @@ static void what_is_json_but_no_request_is_refused(void **state)
         { "{\"prompt\":[]}", ROW_INVALID_REQUEST, 10, "at least one token id" },
         { "{\"prompt\":[1,-1]}", ROW_INVALID_REQUEST, 13, "prompt[1] must be a token id from 0 to 2147483647, not -1" },
         { "{\"prompt\":[2147483648]}", ROW_INVALID_REQUEST, 11, "prompt[0]" },
+        { "{\"prompt\":[7,1.0]}", ROW_INVALID_REQUEST, 13, "prompt[1] must be a token id from 0 to 2147483647, not 1.0" },
+        { "{\"prompt\":[7,\"1,2,3\"]}", ROW_UNSUPPORTED_FIELD, 13, "prompt[1] must be an integer" },
+        { "{\"prompt\":[7,true,8]}", ROW_INVALID_REQUEST, 13, "prompt[1]" },
         { "{\"prompt\":[1.0]}", ROW_INVALID_REQUEST, 11, "not 1.0" },
         { "{\"prompt\":[null]}", ROW_INVALID_REQUEST, 11, "not null" },
         { "{\"prompt\":[1,2,99999999999999999999999]}", ROW_INVALID_REQUEST, 15, "prompt[2]" },
@@ -590,6 +593,16 @@ static void a_line_takes_at_most_four_times_its_size(void **state)
 }
 #endif
 
+static void ids_are_read_however_they_are_spaced(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = { 0, 7, 2147483647, 0, 12, 1234567890, 3 };
+    fl_row row = parsed("{\"prompt\":[ 0,7 ,\t2147483647 , -0,12\t,1234567890, 3 ]}", NULL);
+    assert_int_equal(row.n_ids, sizeof ids / sizeof *ids);
+    assert_memory_equal(row.ids, ids, sizeof ids);
+    fl_row_free(&row);
+}
+
 static void blank_lines_are_json_white_space_only(void **state)
 {
     (void)state;
@@ -623,6 +636,7 @@ int main(void)
         cmocka_unit_test(too_long_lines_and_too_many_keys_are_line_too_long),
         cmocka_unit_test(duplicates_are_found_among_many_keys),
         cmocka_unit_test(a_line_of_many_ids_is_read_whole),
+        cmocka_unit_test(ids_are_read_however_they_are_spaced),
 #ifndef MEMORY_IS_WATCHED
         cmocka_unit_test(a_line_takes_at_most_four_times_its_size),
 #endif
