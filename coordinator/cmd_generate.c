@@ -117,8 +117,7 @@ static fl_status print_text(const fl_result *result, const fl_detok *detok, uint
     uint8_t *bytes = NULL;
     char *text = NULL;
     size_t n_bytes = 0, n_text = 0;
-    fl_status st = fl_detok_bytes(detok, result->ids, result->n_ids, &bytes, &n_bytes, err);
-    if (st == FL_OK && result->text_bytes >= 0 && (size_t)result->text_bytes < n_bytes) n_bytes = (size_t)result->text_bytes;
+    fl_status st = fl_detok_text(detok, result->ids, result->n_ids, result->text_bytes, &bytes, &n_bytes, NULL, err);
     if (st == FL_OK) st = fl_utf8_repair(bytes, n_bytes, &text, &n_text, NULL, err);
     if (st == FL_OK) {
         if (n_samples > 1) printf("%s--- %u of %u\n", sample ? "\n" : "", sample + 1, n_samples);

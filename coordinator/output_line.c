@@ -32,16 +32,12 @@ static fl_status shown_bytes(shown_text *shown, const fl_row *row, const fl_resu
 {
     const fl_result *r = &results[sample];
     uint8_t *prompt = NULL, *text = NULL;
-    size_t n_prompt = 0, n_text = 0;
-    fl_status st = fl_detok_bytes(table, r->ids, r->n_ids, &text, &n_text, err);
-    if (st != FL_OK) goto done;
-    if (r->text_bytes > (int64_t)n_text) {
-        st = fl_fail(err, FL_CORRUPT, "sample %d shows %lld bytes of a text of %zu", sample, (long long)r->text_bytes, n_text);
-        goto done;
-    }
-    if (r->text_bytes >= 0) n_text = (size_t)r->text_bytes;
+    size_t n_prompt = 0, n_text = 0, *ends = malloc((r->n_ids + 1) * sizeof *ends);
+    fl_status st;
+    if (!ends) { st = fl_fail(err, FL_FULL, "output: no memory for the places of %zu tokens", (size_t)r->n_ids); goto done; }
+    if ((st = fl_detok_text(table, r->ids, r->n_ids, r->text_bytes, &text, &n_text, ends, err)) != FL_OK) goto done;
     if (row->echo && row->prompt_kind == ROW_PROMPT_IDS) {
-        if ((st = fl_detok_bytes(table, row->ids, row->n_ids, &prompt, &n_prompt, err)) != FL_OK) goto done;
+        if ((st = fl_detok_text(table, row->ids, row->n_ids, -1, &prompt, &n_prompt, NULL, err)) != FL_OK) goto done;
     } else if (row->echo) {
         n_prompt = row->text_bytes;
     }
@@ -49,10 +45,12 @@ static fl_status shown_bytes(shown_text *shown, const fl_row *row, const fl_resu
     if (!joined) { st = fl_fail(err, FL_FULL, "output: no memory for a text of %zu bytes", n_prompt + n_text); goto done; }
     if (n_prompt) memcpy(joined, prompt ? prompt : (const uint8_t *)row->text, n_prompt);
     if (n_text) memcpy(joined + n_prompt, text, n_text);
-    *shown = (shown_text){ joined, n_prompt + n_text, n_prompt, fl_utf8_valid(joined, n_prompt + n_text) };
+    *shown = (shown_text){ joined, n_prompt + n_text, n_prompt, ends, fl_utf8_valid(joined, n_prompt + n_text) };
+    ends = NULL;
 done:
     free(prompt);
     free(text);
+    free(ends);
     return st;
 }
 
@@ -243,7 +241,7 @@ fl_status output_line_write(json_out *out, const output_job *job, const fl_row *
     if (st == FL_OK && out->failed) st = fl_fail(err, FL_FULL, "output: no memory for a line of more than %zu bytes", out->n_bytes - start);
 done:
     if (st != FL_OK) json_out_reset(out, start);
-    for (int32_t i = 0; i < row->n; i++) free(shown[i].bytes);
+    for (int32_t i = 0; i < row->n; i++) { free(shown[i].bytes); free(shown[i].ends); }
     free(shown);
     return st;
 }

@@ -125,20 +125,16 @@ static uint64_t character_at(character_walk *w, size_t byte)
 static void write_offsets(json_out *out, const fl_result *prompt, size_t n_prompt, const fl_result *sample, const shown_text *shown, const fl_detok *table)
 {
     character_walk walk = { shown, 0, 0 };
+    fl_detok_place place = { 0 };
     size_t byte = 0, n;
     json_out_key(out, "text_offset");
     json_out_begin(out, '[');
     for (size_t i = 0; i < n_prompt; i++) {              /* a prompt's text may differ from its tokens' (normalization): stay inside */
         json_out_u64(out, character_at(&walk, byte < shown->n_prompt_bytes ? byte : shown->n_prompt_bytes));
-        fl_detok_token(table, prompt->prompt_ids[i], true, &n);
+        fl_detok_next(table, &place, prompt->prompt_ids[i], &n);
         byte += n;
     }
-    byte = shown->n_prompt_bytes;
-    for (size_t i = 0; i < sample->n_ids; i++) {
-        json_out_u64(out, character_at(&walk, byte));
-        fl_detok_token(table, sample->ids[i], true, &n);
-        byte += n;
-    }
+    for (size_t i = 0; i < sample->n_ids; i++) json_out_u64(out, character_at(&walk, shown->n_prompt_bytes + (i ? shown->ends[i - 1] : 0)));
     json_out_end(out, ']');
 }
 

@@ -11,8 +11,8 @@
 #include "proto/result.h"
 #include "proto/status.h"
 
-/* What a choice shows, not yet repaired. */
-typedef struct { uint8_t *bytes; size_t n_bytes, n_prompt_bytes; bool is_utf8; } shown_text;
+/* What a choice shows, not yet repaired; ends[i] are the sample's bytes up to and with its id i. bytes and ends owned. */
+typedef struct { uint8_t *bytes; size_t n_bytes, n_prompt_bytes, *ends; bool is_utf8; } shown_text;
 
 /* `prompt` is the result that has the prompt's arrays; they stand before the sample's with echo. */
 fl_status output_text_logprobs(json_out *out, const fl_row *row, const fl_result *prompt, const fl_result *sample, const shown_text *shown, const fl_detok *table, fl_err *err);

@@ -89,14 +89,19 @@ class Renderer:
 
     def render(self, request):
         tools = request.get("tools") or None
-        name = "tool_use" if tools and "tool_use" in self.sources else "default"
+        kwargs = dict(request.get("chat_template_kwargs") or {})
+        name = kwargs.pop("chat_template", None)
+        if name is None:
+            name = "tool_use" if tools and "tool_use" in self.sources else "default"
+        elif name not in self.sources:
+            raise LookupError("chat_template_kwargs.chat_template names none of the model's templates: " + ", ".join(sorted(self.sources)))
         if name not in self.prepared:
             self.prepared[name] = self.prepare(self.sources[name])
         template, takes_lists = self.prepared[name]
         random.seed(0)                           # for |random and lipsum(): a row renders the same in every process
         variables = dict(self.special)
         variables["add_generation_prompt"] = request.get("add_generation_prompt", True)
-        variables.update(request.get("chat_template_kwargs") or {})
+        variables.update(kwargs)
         messages = [m if takes_lists else joined(m) for m in request["messages"]]
         variables.update(messages=messages, tools=tools)
         variables.setdefault("documents", None)

@@ -4,6 +4,7 @@
 #include "engine/chat_template.h"
 #include "engine/chat_helper.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -109,27 +110,58 @@ static fl_status add_templates(json_t *templates, const json_t *config, fl_err *
         if (!json_is_string(name) || !json_is_string(text)) return fl_fail(err, FL_CORRUPT, "chat template: entry %zu of chat_template in the model's tokenizer_config.json lacks a name or a template", i);
         json_object_set(templates, json_string_value(name), text);
     }
-    if (json_object_size(templates) > 0 && !json_object_get(templates, "default"))
-        return fl_fail(err, FL_UNSUPPORTED, "chat template: none of those in the model's tokenizer_config.json is called `default`");
     return FL_OK;
+}
+
+static fl_status add_file(json_t *templates, const char *name, size_t name_bytes, const char *dir, const char *file, fl_err *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    fl_status st = read_optional(dir, file, &text, &n, err);
+    if (st != FL_OK || !text) return st;
+    json_t *source = json_stringn(text, n);
+    free(text);
+    if (!source) return fl_fail(err, FL_CORRUPT, "chat template: the model's %s is not UTF-8", file);
+    return json_object_setn_new(templates, name, name_bytes, source) == 0 ? FL_OK : fl_fail(err, FL_CORRUPT, "chat template: the name of an additional chat template of the model is not UTF-8");
+}
+
+/* additional_chat_templates/NAME.jinja. */
+static fl_status add_folder(json_t *templates, const char *dir, fl_err *err)
+{
+    static const char suffix[] = ".jinja";
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/additional_chat_templates", dir) >= (int)sizeof path) return fl_fail(err, FL_INVALID, "chat template: the path %.200s... is too long", dir);
+    DIR *d = opendir(path);
+    struct dirent *e;
+    fl_status st = FL_OK;
+    if (!d && (errno == ENOENT || errno == ENOTDIR)) return FL_OK;
+    if (!d) return fl_fail_errno(err, errno, "chat template: cannot read %s", path);
+    while (st == FL_OK && (e = readdir(d)) != NULL) {
+        size_t n = strlen(e->d_name);
+        if (n < sizeof suffix || strcmp(e->d_name + n - (sizeof suffix - 1), suffix) != 0) continue;
+        st = add_file(templates, e->d_name, n - (sizeof suffix - 1), path, e->d_name, err);
+    }
+    closedir(d);
+    return st;
+}
+
+/* The templates by name: those in files, else the configuration's. */
+static fl_status gather_templates(json_t *templates, const json_t *config, const char *dir, fl_err *err)
+{
+    fl_status st = add_file(templates, "default", strlen("default"), dir, "chat_template.jinja", err);
+    if (st == FL_OK) st = add_folder(templates, dir, err);
+    if (st == FL_OK && json_object_size(templates) == 0) st = add_templates(templates, config, err);
+    if (st != FL_OK) return st;
+    if (json_object_size(templates) == 0) return fl_fail(err, FL_NOT_FOUND, "the model has no chat template: send a prompt instead of messages");
+    return json_object_get(templates, "default") ? FL_OK : fl_fail(err, FL_UNSUPPORTED, "chat template: none of the model's templates is called `default`");
 }
 
 static fl_status make_setup(chat_template *t, const char *dir, fl_err *err)
 {
-    char *file = NULL;
-    size_t n = 0;
     json_t *config = NULL, *map = NULL, *templates = json_object(), *special = json_object(), *setup = NULL;
-    fl_status st = read_optional(dir, "chat_template.jinja", &file, &n, err);
-    if (st != FL_OK || (st = read_json(dir, "tokenizer_config.json", &config, err)) != FL_OK) goto done;
-    if ((st = read_json(dir, "special_tokens_map.json", &map, err)) != FL_OK) goto done;
-    if (file) {
-        json_t *text = json_stringn(file, n);
-        if (!text) { st = fl_fail(err, FL_CORRUPT, "chat template: the model's chat_template.jinja is not UTF-8"); goto done; }
-        json_object_set_new(templates, "default", text);
-    } else if ((st = add_templates(templates, config, err)) != FL_OK) {
-        goto done;
-    }
-    if (json_object_size(templates) == 0) { st = fl_fail(err, FL_NOT_FOUND, "the model has no chat template: send a prompt instead of messages"); goto done; }
+    fl_status st = read_json(dir, "tokenizer_config.json", &config, err);
+    if (st != FL_OK || (st = read_json(dir, "special_tokens_map.json", &map, err)) != FL_OK) goto done;
+    if ((st = gather_templates(templates, config, dir, err)) != FL_OK) goto done;
     add_special(special, config);
     add_special(special, map);
     setup = json_pack("{s:O,s:O}", "templates", templates, "special", special);
@@ -137,7 +169,6 @@ static fl_status make_setup(chat_template *t, const char *dir, fl_err *err)
     if (!t->setup) { st = fl_fail(err, FL_FULL, "chat template: no memory for the template"); goto done; }
     t->setup_bytes = strlen(t->setup);
 done:
-    free(file);
     json_decref(config);
     json_decref(map);
     json_decref(templates);

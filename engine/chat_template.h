@@ -13,8 +13,8 @@
 
 typedef struct chat_template chat_template;
 
-/* The template of a model directory: chat_template.jinja, else `chat_template` of tokenizer_config.json (a string, or a list of named ones: `default`, and `tool_use` for rows with
- * tools). Starts the helper. FL_NOT_FOUND when the model has no template, FL_CORRUPT or FL_UNSUPPORTED when its files
+/* The templates of a model directory: chat_template.jinja (`default`) and additional_chat_templates/NAME.jinja, else `chat_template` of tokenizer_config.json (a string, or a list of
+ * named ones). Rows with tools take `tool_use` where there is one, a row whose chat_template_kwargs name one in `chat_template` takes that, others take `default`. Starts the helper. FL_NOT_FOUND when the model has no template, FL_CORRUPT or FL_UNSUPPORTED when its files
  * hold none that can be read: a sentence without paths, for it may become a row error. FL_IO when Python or Jinja2 is missing. A template that cannot be compiled fails each row. */
 fl_status chat_template_open(chat_template **out, const char *model_dir, fl_err *err);
 void      chat_template_close(chat_template *t);                         /* accepts NULL */

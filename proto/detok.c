@@ -314,14 +314,13 @@ fl_status fl_detok_text(const fl_detok *table, const int32_t *ids, size_t n_ids,
         if (ends) ends[i] = text.n;
     }
     if (!ok) { free(text.bytes); return fl_fail(err, FL_FULL, "detok: no memory for the text of %zu ids", n_ids); }
+    if (limit > 0 && left > 0) {
+        free(text.bytes);
+        return fl_fail(err, FL_CORRUPT, "detok: the ids have %lld bytes of text, and %lld are shown", (long long)(limit - left), (long long)limit);
+    }
     *out = text.bytes;
     *n_bytes = text.n;
     return FL_OK;
-}
-
-fl_status fl_detok_bytes(const fl_detok *table, const int32_t *ids, size_t n_ids, uint8_t **out, size_t *n_bytes, fl_err *err)
-{
-    return fl_detok_text(table, ids, n_ids, -1, out, n_bytes, NULL, err);
 }
 
 /* ---- UTF-8 ---- */

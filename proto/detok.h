@@ -48,12 +48,9 @@ typedef struct { bool has_token, has_text; uint8_t n_stripped; } fl_detok_place;
 /* The bytes that `id` adds at this place, specials skipped, byte tokens as their bytes; borrowed from the table. */
 const uint8_t *fl_detok_next(const fl_detok *table, fl_detok_place *place, int32_t id, size_t *n_bytes);
 
-/* What fl_detok_next gives for the ids, joined and cut to the first `limit` bytes (-1: all), with broken runs of byte tokens replaced; not yet repaired UTF-8. *out is malloc'ed,
- * the caller frees. ends (NULL allowed) [n_ids] receives the text's bytes up to and with each id. */
+/* What fl_detok_next gives for the ids, joined and cut to the first `limit` bytes (-1: all; FL_CORRUPT when there are fewer), with broken runs of byte tokens replaced; not yet
+ * repaired UTF-8. *out is malloc'ed, the caller frees. ends (NULL allowed) [n_ids] receives the text's bytes up to and with each id. */
 fl_status fl_detok_text(const fl_detok *table, const int32_t *ids, size_t n_ids, int64_t limit, uint8_t **out, size_t *n_bytes, size_t *ends, fl_err *err);
-
-/* Bytes of the ids, specials skipped, not yet repaired UTF-8: *out is malloc'ed, the caller frees. */
-fl_status fl_detok_bytes(const fl_detok *table, const int32_t *ids, size_t n_ids, uint8_t **out, size_t *n_bytes, fl_err *err);
 
 /* Valid UTF-8 from any bytes, each malformed maximal subpart as one U+FFFD (as Python's errors="replace"). `*out` malloc'ed
  * and NUL-terminated. *was_valid (NULL allowed) says whether nothing had to be replaced. */

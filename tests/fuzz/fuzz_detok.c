@@ -38,7 +38,7 @@ static void try_table(const uint8_t *data, size_t n_bytes)
     FL_ASSERT(n_first == n_second && memcmp(first, second, n_first) == 0);
     int32_t ids[64];
     for (int32_t i = 0; i < 64; i++) ids[i] = i - 1;
-    FL_ASSERT(fl_detok_bytes(table, ids, 64, &text, &n_text, &err) == FL_OK);
+    FL_ASSERT(fl_detok_text(table, ids, 64, -1, &text, &n_text, NULL, &err) == FL_OK);
     fl_detok_free(table);
     fl_detok_free(again);
     free(first);

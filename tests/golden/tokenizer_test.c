@@ -98,7 +98,7 @@ static void decoded_text_equals_the_reference(void **state)
         uint8_t *bytes = NULL;
         char *text = NULL;
         for (size_t i = 0; i < n; i++) ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
-        assert_int_equal(fl_detok_bytes(table, ids, n, &bytes, &n_bytes, NULL), FL_OK);
+        assert_int_equal(fl_detok_text(table, ids, n, -1, &bytes, &n_bytes, NULL, NULL), FL_OK);
         assert_int_equal(fl_utf8_repair(bytes, n_bytes, &text, &n_text, NULL, NULL), FL_OK);
         if (n_text != json_string_length(want) || memcmp(text, json_string_value(want), n_text) != 0) fail_msg("case %zu: \"%s\" instead of \"%s\"", c, text, json_string_value(want));
         free(bytes);

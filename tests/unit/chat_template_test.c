@@ -158,6 +158,33 @@ static void special_tokens_and_named_templates_come_from_the_config(void **state
     remove_file("tokenizer_config.json");
 }
 
+static void templates_in_files_replace_those_of_the_config(void **state)
+{
+    (void)state;
+    char path[256];
+    snprintf(path, sizeof path, "%s/additional_chat_templates", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    write_file("tokenizer_config.json", "{\"chat_template\":[{\"name\":\"rag\",\"template\":\"config\"}]}");
+    write_file("additional_chat_templates/tool_use.jinja", "tools {{ tools | length }}");
+    write_file("additional_chat_templates/README.md", "no template");
+    chat_template *t = NULL;
+    fl_err err = { 0 };
+    remove_file("chat_template.jinja");
+    assert_int_equal(chat_template_open(&t, folder, &err), FL_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "`default`"));
+    t = open_source("default {{ chat_template }}");
+    expect(t, HELLO, "default ");
+    expect(t, "{\"messages\":[],\"tools\":[{\"n\":1}]}", "tools 1");
+    expect(t, "{\"messages\":[],\"tools\":[{\"n\":1}],\"chat_template_kwargs\":{\"chat_template\":\"default\"}}", "default ");
+    expect(t, "{\"messages\":[],\"chat_template_kwargs\":{\"chat_template\":\"rag\"}}",
+           "!chat template: LookupError: chat_template_kwargs.chat_template names none of the model's templates: default, tool_use");
+    chat_template_close(t);
+    remove_file("additional_chat_templates/tool_use.jinja");
+    remove_file("additional_chat_templates/README.md");
+    remove_file("tokenizer_config.json");
+    assert_int_equal(rmdir(path), 0);
+}
+
 static void environment_is_that_of_transformers(void **state)
 {
     (void)state;
@@ -353,6 +380,7 @@ int main(void)
         cmocka_unit_test(model_without_a_template_is_not_found),
         cmocka_unit_test(missing_python_or_jinja_is_said),
         cmocka_unit_test(special_tokens_and_named_templates_come_from_the_config),
+        cmocka_unit_test(templates_in_files_replace_those_of_the_config),
         cmocka_unit_test(environment_is_that_of_transformers),
         cmocka_unit_test(random_choices_are_the_same_for_every_row_and_process),
         cmocka_unit_test(text_parts_stay_a_list_where_the_template_iterates_them),

@@ -47,11 +47,11 @@ static void ids_become_the_bytes_of_their_tokens_without_specials(void **state)
     const int32_t ids[] = { 0, 1, 2, 3, 4, -1, N_VOCAB, INT32_MAX, INT32_MIN, 0 };
     uint8_t *bytes;
     size_t n;
-    assert_int_equal(fl_detok_bytes(table, ids, 10, &bytes, &n, NULL), FL_OK);
+    assert_int_equal(fl_detok_text(table, ids, 10, -1, &bytes, &n, NULL, NULL), FL_OK);
     assert_int_equal(n, 4);
     assert_memory_equal(bytes, "a\xC3\xA9""a", 4);
     free(bytes);
-    assert_int_equal(fl_detok_bytes(table, NULL, 0, &bytes, &n, NULL), FL_OK);
+    assert_int_equal(fl_detok_text(table, NULL, 0, -1, &bytes, &n, NULL, NULL), FL_OK);
     assert_int_equal(n, 0);
     free(bytes);
     assert_memory_equal(fl_detok_token(table, 3, false, &n), "<eos>", 5);
@@ -93,7 +93,7 @@ static void a_model_without_tokenizer_gives_empty_text(void **state)
     assert_int_equal(fl_detok_encode(table, &data, &n, NULL), FL_OK);
     assert_int_equal(fl_detok_decode(&got, data, n, NULL), FL_OK);
     assert_int_equal(fl_detok_vocab(got), 0);
-    assert_int_equal(fl_detok_bytes(got, (int32_t[]){ 0, 5 }, 2, &bytes, &n, NULL), FL_OK);
+    assert_int_equal(fl_detok_text(got, (int32_t[]){ 0, 5 }, 2, -1, &bytes, &n, NULL, NULL), FL_OK);
     assert_int_equal(n, 0);
     free(bytes);
     free(data);
