@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include "proto/detok.h"
 
 void json_out_fini(json_out *out)
@@ -19,21 +22,24 @@ void json_out_reset(json_out *out, size_t n_bytes)
     out->failed = out->needs_comma = false;
 }
 
-static char *make_room(json_out *out, size_t n_bytes)
+static bool grow(json_out *out, size_t n_bytes)
 {
-    if (out->failed) return NULL;
-    if (out->capacity - out->n_bytes < n_bytes) {
-        size_t capacity = out->capacity ? out->capacity : 1024;
-        while (capacity - out->n_bytes < n_bytes) capacity *= 2;
-        char *data = realloc(out->data, capacity);
-        if (!data) { out->failed = true; return NULL; }
-        out->data = data;
-        out->capacity = capacity;
-    }
+    size_t capacity = out->capacity ? out->capacity : 1024;
+    while (capacity - out->n_bytes < n_bytes) capacity *= 2;
+    char *data = realloc(out->data, capacity);
+    if (!data) { out->failed = true; return false; }
+    out->data = data;
+    out->capacity = capacity;
+    return true;
+}
+
+static inline char *make_room(json_out *out, size_t n_bytes)
+{
+    if (out->failed || (out->capacity - out->n_bytes < n_bytes && !grow(out, n_bytes))) return NULL;
     return out->data + out->n_bytes;
 }
 
-static void put(json_out *out, const void *bytes, size_t n_bytes)
+static inline void put(json_out *out, const void *bytes, size_t n_bytes)
 {
     char *to = make_room(out, n_bytes);
     if (!to) return;
@@ -78,19 +84,17 @@ static void put_number(json_out *out, const char *text)
     put(out, text, strlen(text));
 }
 
-void json_out_u64(json_out *out, uint64_t value)
+static void put_digits(json_out *out, uint64_t value, bool is_negative)
 {
-    char text[32];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)value);
-    put_number(out, text);
+    char text[24], *at = text + sizeof text;
+    do *--at = (char)('0' + value % 10); while ((value /= 10) > 0);
+    if (is_negative) *--at = '-';
+    begin_value(out);
+    put(out, at, (size_t)(text + sizeof text - at));
 }
 
-void json_out_i64(json_out *out, int64_t value)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%lld", (long long)value);
-    put_number(out, text);
-}
+void json_out_u64(json_out *out, uint64_t value) { put_digits(out, value, false); }
+void json_out_i64(json_out *out, int64_t value) { put_digits(out, value < 0 ? -(uint64_t)value : (uint64_t)value, value < 0); }
 
 void json_out_float(json_out *out, float value)
 {
@@ -116,14 +120,36 @@ static void put_escape(json_out *out, unsigned code)
 /* Does this byte stop a plain run: escaped, or not ASCII? */
 static bool is_plain(uint8_t c) { return c >= 0x20 && c < 0x7F && c != '"' && c != '\\'; }
 
+/* Put the plain bytes from p[at] on; returns the place behind them. Sixteen at a time: all of them are copied, only the plain ones count. */
+static size_t put_plain(json_out *out, const uint8_t *p, size_t at, size_t n)
+{
+#ifdef __SSE2__
+    const __m128i quote = _mm_set1_epi8('"'), slash = _mm_set1_epi8('\\'), last = _mm_set1_epi8(0x7E), space = _mm_set1_epi8(0x20);
+    while (n - at >= 16) {
+        char *to = make_room(out, 16);
+        if (!to) return n;
+        __m128i v = _mm_loadu_si128((const __m128i *)(p + at));
+        __m128i outside = _mm_or_si128(_mm_cmplt_epi8(v, space), _mm_cmpgt_epi8(v, last));       /* signed: from 0x80 on it is below */
+        int mask = _mm_movemask_epi8(_mm_or_si128(outside, _mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_cmpeq_epi8(v, slash))));
+        _mm_storeu_si128((__m128i *)to, v);
+        size_t n_plain = mask ? (size_t)__builtin_ctz((unsigned)mask) : 16;
+        out->n_bytes += n_plain;
+        at += n_plain;
+        if (mask) return at;
+    }
+#endif
+    size_t run = at;
+    while (run < n && is_plain(p[run])) run++;
+    put(out, p + at, run - at);
+    return run;
+}
+
 static void put_string(json_out *out, const uint8_t *p, size_t n)
 {
     put(out, "\"", 1);
+    make_room(out, n + 1);                               /* mostly all that it takes */
     for (size_t at = 0; at < n;) {
-        size_t run = at;
-        while (run < n && is_plain(p[run])) run++;
-        put(out, p + at, run - at);
-        at = run;
+        at = put_plain(out, p, at, n);
         if (at == n) break;
         if (p[at] < 0x80) { put_escape(out, p[at++]); continue; }
         bool good;
@@ -152,7 +178,21 @@ void json_out_key_bytes(json_out *out, const void *key, size_t n_bytes)
     out->needs_comma = false;
 }
 
-void json_out_key(json_out *out, const char *key) { json_out_key_bytes(out, key, strlen(key)); }
+void json_out_key(json_out *out, const char *key)
+{
+    size_t n = strlen(key);
+    char *to = make_room(out, n + 4);
+    if (!to) return;
+    char *at = to;
+    if (out->needs_comma) *at++ = ',';
+    *at++ = '"';
+    memcpy(at, key, n);
+    at += n;
+    *at++ = '"';
+    *at++ = ':';
+    out->n_bytes += (size_t)(at - to);
+    out->needs_comma = false;
+}
 
 void json_out_base64(json_out *out, const void *bytes, size_t n_bytes)
 {

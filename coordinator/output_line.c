@@ -19,7 +19,12 @@ static id_text make_id(const char *prefix, uint64_t kind, const output_job *job,
     memcpy(input, job->content_hash, ROWS_HASH_BYTES);
     memcpy(input + ROWS_HASH_BYTES, custom_id, n);
     XXH128_hash_t hash = XXH3_128bits_withSeed(input, ROWS_HASH_BYTES + n, kind);
-    snprintf(id.text, sizeof id.text, "%s%016llx%016llx", prefix, (unsigned long long)hash.high64, (unsigned long long)hash.low64);
+    char *at = stpcpy(id.text, prefix);
+    for (int half = 0; half < 2; half++) {
+        uint64_t bits = half ? hash.low64 : hash.high64;
+        for (int shift = 60; shift >= 0; shift -= 4) *at++ = "0123456789abcdef"[bits >> shift & 15];
+    }
+    *at = '\0';
     return id;
 }
 

@@ -3,6 +3,9 @@
 #include <lz4.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "proto/bytes.h"
 
@@ -12,6 +15,7 @@ enum { VERSION_PLAIN = 1, VERSION_FORM = 2 };
 #define SUMMED_HEADER_BYTES 16
 #define LZ4_RATIO_MAX 255
 #define BLOB_BYTES_MAX (256u << 20)
+#define SHORT_BYTES 16                                   /* most tokens are no longer: they are copied without a loop, so that many bytes may be read behind the last */
 
 struct fl_detok {
     int32_t n_vocab;
@@ -43,7 +47,8 @@ static fl_detok *detok_alloc(int32_t n_vocab, size_t blob_bytes)
     table->n_vocab = n_vocab;
     table->offsets = calloc((size_t)n_vocab + 1, sizeof *table->offsets);
     table->bits = calloc((size_t)n_vocab + 1, sizeof *table->bits);
-    table->blob = malloc(blob_bytes + 1);
+    table->blob = malloc(blob_bytes + SHORT_BYTES);
+    if (table->blob) memset(table->blob + blob_bytes, 0, SHORT_BYTES);
     if (table->offsets && table->bits && table->blob) return table;
     fl_detok_free(table);
     return NULL;
@@ -296,8 +301,42 @@ static bool text_add(text_out *out, const void *bytes, size_t n)
     return true;
 }
 
+/* fl_detok_text of a table without a form: the ids' bytes, joined. */
+static fl_status plain_text(const fl_detok *table, const int32_t *ids, size_t n_ids, int64_t limit, uint8_t **out, size_t *n_bytes, size_t *ends, fl_err *err)
+{
+    size_t capacity = n_ids * 6 + 64, at = 0;
+    uint8_t *text = malloc(capacity);
+    for (size_t i = 0; text && i < n_ids; i++) {
+        uint32_t id = (uint32_t)ids[i];
+        bool is_shown = id < (uint32_t)table->n_vocab && !(table->bits[id] & FL_TOKEN_SPECIAL);
+        const uint8_t *token = table->blob + (is_shown ? table->offsets[id] : 0);
+        size_t n = is_shown ? table->offsets[id + 1] - table->offsets[id] : 0;
+        if (at + n + SHORT_BYTES > capacity) {
+            capacity = (at + n) * 2 + 64;
+            uint8_t *grown = realloc(text, capacity);
+            if (!grown) free(text);
+            if (!(text = grown)) break;
+        }
+        if (n <= SHORT_BYTES) memcpy(text + at, token, SHORT_BYTES);
+        else memcpy(text + at, token, n);
+        at += n;
+        if (ends) ends[i] = at;
+    }
+    if (!text) return fl_fail(err, FL_FULL, "detok: no memory for the text of %zu ids", n_ids);
+    if (limit > (int64_t)at) {
+        free(text);
+        return fl_fail(err, FL_CORRUPT, "detok: the ids have %zu bytes of text, and %lld are shown", at, (long long)limit);
+    }
+    size_t shown = limit >= 0 ? (size_t)limit : at;
+    for (size_t i = n_ids; ends && i-- > 0 && ends[i] > shown; ) ends[i] = shown;
+    *out = text;
+    *n_bytes = shown;
+    return FL_OK;
+}
+
 fl_status fl_detok_text(const fl_detok *table, const int32_t *ids, size_t n_ids, int64_t limit, uint8_t **out, size_t *n_bytes, size_t *ends, fl_err *err)
 {
+    if (!table->has_form) return plain_text(table, ids, n_ids, limit, out, n_bytes, ends, err);
     text_out text = { 0 };
     fl_detok_place place = { 0 };
     size_t run_end = 0;
@@ -346,10 +385,24 @@ size_t fl_utf8_step(const uint8_t *p, size_t n, bool *good)
     return at;
 }
 
+/* Behind the ASCII bytes from `at` on, in whole steps. */
+static size_t skip_ascii(const uint8_t *bytes, size_t at, size_t n_bytes)
+{
+#ifdef __SSE2__
+    while (n_bytes - at >= 16) {
+        int mask = _mm_movemask_epi8(_mm_loadu_si128((const __m128i *)(bytes + at)));
+        if (mask) return at + (size_t)__builtin_ctz((unsigned)mask);
+        at += 16;
+    }
+#endif
+    while (at < n_bytes && bytes[at] < 0x80) at++;
+    return at;
+}
+
 bool fl_utf8_valid(const uint8_t *bytes, size_t n_bytes)
 {
     bool good = true;
-    for (size_t at = 0; at < n_bytes && good;) at += fl_utf8_step(bytes + at, n_bytes - at, &good);
+    for (size_t at = 0; good && (at = skip_ascii(bytes, at, n_bytes)) < n_bytes; ) at += fl_utf8_step(bytes + at, n_bytes - at, &good);
     return good;
 }
 

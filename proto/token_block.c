@@ -131,6 +131,26 @@ static fl_status block_raw(const block *b, const char *name, const uint8_t **raw
     return FL_OK;
 }
 
+/* fl_get_varint. The ids of well-formed text are mostly of one to three bytes: those are read without a loop. */
+static inline uint64_t next_id(const uint8_t *raw, size_t n_bytes, size_t *at)
+{
+    const uint8_t *b = raw + *at;
+    if (n_bytes - *at < 3) return fl_get_varint(raw, n_bytes, at);
+    if (b[0] < 0x80) {
+        *at += 1;
+        return b[0];
+    }
+    if (b[1] < 0x80) {
+        *at += 2;
+        return b[1] ? (b[0] & 0x7Fu) | (uint32_t)b[1] << 7 : FL_NO_VARINT;
+    }
+    if (b[2] < 0x80) {
+        *at += 3;
+        return b[2] ? (b[0] & 0x7Fu) | (b[1] & 0x7Fu) << 7 | (uint32_t)b[2] << 14 : FL_NO_VARINT;
+    }
+    return fl_get_varint(raw, n_bytes, at);
+}
+
 fl_status fl_token_block_decode(int32_t **out, size_t *n, size_t *used, const uint8_t *data, size_t n_bytes, size_t count_max, fl_err *err)
 {
     block b;
@@ -143,7 +163,7 @@ fl_status fl_token_block_decode(int32_t **out, size_t *n, size_t *used, const ui
     if ((st = block_raw(&b, "token", &raw, &owned, err)) != FL_OK) goto done;
     if (b.count && !(ids = malloc(b.count * sizeof *ids))) { st = fl_fail(err, FL_FULL, "token block: no memory for %u ids", b.count); goto done; }
     for (size_t i = 0; i < b.count; i++) {
-        uint64_t id = fl_get_varint(raw, b.raw_bytes, &at);
+        uint64_t id = next_id(raw, b.raw_bytes, &at);
         if (id > INT32_MAX) { st = fl_fail(err, FL_CORRUPT, "token block: id %zu is no id", i); goto done; }
         ids[i] = (int32_t)id;
     }
@@ -158,29 +178,12 @@ done:
     return st;
 }
 
-/* The ids of well-formed text are mostly of one to three bytes: those are read without a loop. False: a number that is not in its shortest form, or not below n_ids. */
+/* False: a number that is not in its shortest form, or not below n_ids. */
 static bool ids_are_good(const uint8_t *raw, size_t n_bytes, size_t count, uint32_t n_ids)
 {
     size_t at = 0;
-    for (size_t i = 0; i < count; i++) {
-        uint64_t id;
-        const uint8_t *b = raw + at;
-        if (n_bytes - at < 3) {
-            id = fl_get_varint(raw, n_bytes, &at);
-        } else if (b[0] < 0x80) {
-            id = b[0];
-            at += 1;
-        } else if (b[1] < 0x80) {
-            id = b[1] ? (b[0] & 0x7Fu) | (uint32_t)b[1] << 7 : FL_NO_VARINT;
-            at += 2;
-        } else if (b[2] < 0x80) {
-            id = b[2] ? (b[0] & 0x7Fu) | (b[1] & 0x7Fu) << 7 | (uint32_t)b[2] << 14 : FL_NO_VARINT;
-            at += 3;
-        } else {
-            id = fl_get_varint(raw, n_bytes, &at);
-        }
-        if (id >= n_ids) return false;
-    }
+    for (size_t i = 0; i < count; i++)
+        if (next_id(raw, n_bytes, &at) >= n_ids) return false;
     return at == n_bytes;
 }
 

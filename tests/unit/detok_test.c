@@ -64,6 +64,29 @@ static void ids_become_the_bytes_of_their_tokens_without_specials(void **state)
     fl_detok_free(NULL);
 }
 
+static void a_text_is_cut_where_it_is_shown_and_each_id_has_its_end(void **state)
+{
+    (void)state;
+    fl_detok *table = a_table();
+    const int32_t ids[] = { 0, 5, 3, 1, 2, -1, 6, 4, 0 };
+    const size_t all[] = { 1, 301, 301, 302, 303, 303, 303, 303, 304 };
+    for (int64_t limit = -1; limit <= 304; limit++) {
+        uint8_t *text = NULL;
+        size_t n = 0, ends[9], shown = limit < 0 ? 304 : (size_t)limit;
+        fl_err err;
+        assert_int_equal(fl_detok_text(table, ids, 9, limit, &text, &n, ends, &err), FL_OK);
+        assert_int_equal(n, shown);
+        for (size_t i = 0; i < 9; i++) assert_int_equal(ends[i], all[i] < shown ? all[i] : shown);
+        for (size_t i = 1; i < n && i < 301; i++) assert_int_equal(text[i], 'z');
+        if (n == 304) assert_memory_equal(text + 301, "\xC3\xA9" "a", 3);
+        free(text);
+    }
+    uint8_t *text = NULL;
+    size_t n;
+    assert_int_equal(fl_detok_text(table, ids, 9, 305, &text, &n, NULL, NULL), FL_CORRUPT);
+    fl_detok_free(table);
+}
+
 static void a_table_comes_back_from_its_wire_form(void **state)
 {
     (void)state;
@@ -223,6 +246,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_become_the_bytes_of_their_tokens_without_specials),
+        cmocka_unit_test(a_text_is_cut_where_it_is_shown_and_each_id_has_its_end),
         cmocka_unit_test(a_table_comes_back_from_its_wire_form),
         cmocka_unit_test(a_model_without_tokenizer_gives_empty_text),
         cmocka_unit_test(bad_arguments_are_refused),

@@ -276,6 +276,58 @@ static void any_bytes_become_a_valid_string(void **state)
     json_out_fini(&out);
 }
 
+/* What json_write.h says, a character at a time. */
+static size_t string_by_definition(char *out, const uint8_t *p, size_t n)
+{
+    char *to = out;
+    *to++ = '"';
+    for (size_t at = 0; at < n; ) {
+        bool good;
+        size_t step = fl_utf8_step(p + at, n - at, &good);
+        uint32_t c = p[at];
+        const char *named = c == '"' ? "\\\"" : c == '\\' ? "\\\\" : c == '\n' ? "\\n" : c == '\r' ? "\\r" : c == '\t' ? "\\t" : NULL;
+        if (named) to = stpcpy(to, named);
+        else if (c < 0x20 || c == 0x7F) to += sprintf(to, "\\u%04x", c);
+        else if (!good) to = stpcpy(to, "\xEF\xBF\xBD");
+        else if (step == 3 && memcmp(p + at, "\xE2\x80\xA8", 3) == 0) to = stpcpy(to, "\\u2028");
+        else if (step == 3 && memcmp(p + at, "\xE2\x80\xA9", 3) == 0) to = stpcpy(to, "\\u2029");
+        else { memcpy(to, p + at, step); to += step; }
+        at += step;
+    }
+    *to++ = '"';
+    return (size_t)(to - out);
+}
+
+static uint32_t random_bits(uint32_t *x)
+{
+    *x = *x * 1664525u + 1013904223u;
+    return *x >> 8;
+}
+
+static void strings_equal_the_definition_whatever_is_where(void **state)
+{
+    (void)state;
+    static const char *const pieces[] = { "a", "plain words ", "\"", "\\", "\n", "\t", "\x01", "\x7F", "~", "\xC3\xA9", "\xE2\x80\xA8", "\xE2\x80\xA9", "\xE2\x80", "\xF0\x9F\x98\x80", "\xFF", "\xC0" };
+    uint32_t seed = 20;
+    for (int round = 0; round < 20000; round++) {
+        uint8_t bytes[160];
+        char expected[1200];
+        size_t n = 0, n_pieces = random_bits(&seed) % 30;
+        for (size_t i = 0; i < n_pieces; i++) {
+            const char *piece = pieces[random_bits(&seed) % 3 ? random_bits(&seed) % 2 : random_bits(&seed) % 16];
+            if (n + strlen(piece) > sizeof bytes) break;
+            memcpy(bytes + n, piece, strlen(piece));
+            n += strlen(piece);
+        }
+        json_out out = { 0 };
+        json_out_bytes(&out, bytes, n);
+        size_t n_expected = string_by_definition(expected, bytes, n);
+        assert_int_equal(out.n_bytes, n_expected);
+        assert_memory_equal(out.data, expected, n_expected);
+        json_out_fini(&out);
+    }
+}
+
 static void base64_is_padded(void **state)
 {
     (void)state;
@@ -300,6 +352,7 @@ int main(void)
         cmocka_unit_test(models_without_tokenizer_give_empty_text),
         cmocka_unit_test(floats_read_back_equal_for_random_bit_patterns),
         cmocka_unit_test(any_bytes_become_a_valid_string),
+        cmocka_unit_test(strings_equal_the_definition_whatever_is_where),
         cmocka_unit_test(base64_is_padded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
