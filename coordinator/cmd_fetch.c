@@ -198,11 +198,11 @@ static fl_status fetch(job_source *source, const char *out, const char *errors, 
 
 int cmd_fetch(int argc, char **argv)
 {
-    const char *to = NULL, *spool_given = NULL, *out = NULL, *errors = NULL, *operands[FLAGS_OPERANDS_MAX];
+    const char *out = NULL, *errors = NULL, *operands[FLAGS_OPERANDS_MAX];
     bool force = false;
+    job_place place = { 0 };
     const flag flags[] = {
-        { "--to", FLAG_TEXT, "ENDPOINT", "the coordinator, as in tcp://127.0.0.1:7070", &to, 0, 0, false },
-        { "--spool", FLAG_TEXT, "DIR", "or a spool on this machine, as in OUT.jsonl.spool", &spool_given, 0, 0, false },
+        JOB_PLACE_FLAGS(place),
         { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default JOB.out.jsonl)", &out, 0, 0, false },
         { "--errors", FLAG_TEXT, "ERR.jsonl", "where failed rows go (default OUT.errors.jsonl)", &errors, 0, 0, false },
         { "--force", FLAG_SWITCH, "", "overwrite files that exist", &force, 0, 0, false },
@@ -219,7 +219,7 @@ int cmd_fetch(int argc, char **argv)
     fl_err err = { 0 };
     uint64_t failed = 0;
     char out_path[RUN_FILES_PATH_MAX], errors_path[RUN_FILES_PATH_MAX];
-    fl_status st = job_source_open(&source, to, spool_given, false, &err);
+    fl_status st = job_source_open(&source, place.to, place.spool, false, &err);
     if (st == FL_OK) st = job_source_choose(&source, n ? operands[0] : NULL, &err);
     if (st == FL_OK) {
         int n_out = snprintf(out_path, sizeof out_path, "%s%s", out ? out : source.job, out ? "" : ".out.jsonl");
@@ -228,6 +228,9 @@ int cmd_fetch(int argc, char **argv)
     }
     if (st == FL_OK && strcmp(out_path, errors_path) == 0) st = fl_fail(&err, FL_INVALID, "the output file and the error file are both %s", out_path);
     if (st == FL_OK) st = fetch(&source, out_path, errors_path, force, &failed, &err);
+    json_t *answer = st == FL_OK && place.as_json ? json_pack("{s:s, s:s, s:I}", "out", out_path, "errors", errors_path, "failed", (json_int_t)failed) : NULL;
+    if (answer) job_source_print(&source, answer);
+    json_decref(answer);
     job_source_close(&source);
     if (st != FL_OK) return flags_end(command_ended(st), NAME, "%s", err.text);
     fprintf(stderr, "results in %s, failed rows (%llu) in %s\n", out_path, (unsigned long long)failed, errors_path);

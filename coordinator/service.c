@@ -230,7 +230,8 @@ static fl_status verify(service *s, const json_t *args, service_reply *reply, fl
     fl_status st = find_job(s, args, &job, err);
     if (st != FL_OK) return st;
     json_object_set_new(reply->json, "state", json_string("running"));
-    if (job->outputs_due || (s->verifier.running && work->job.v != job->id.v)) return FL_OK;       /* asked again, it gets its turn */
+    bool must_wait = job->outputs_due || daemon_is_retrying(s->daemon, job->id) || (s->verifier.running && work->job.v != job->id.v);
+    if (must_wait) return FL_OK;                         /* asked again, it gets its turn */
     if (s->verifier.running) {
         if ((st = background_poll(&s->verifier, err)) == FL_AGAIN) return FL_OK;
         if (st == FL_OK) {

@@ -43,8 +43,10 @@ def retry_after_cancel(folder):
         answer = json.loads(service.call("retry", name, "--json").stdout)
         check(answer == {"state": "open", "again": 150 - rows["completed"], "kept": rows["completed"], "bad": 1, "job": name}, f"{answer}")
         service.call("watch", name, expect=1)
-        service.call("fetch", name, "--out", folder / "fetched.jsonl", expect=1)
-        service.call("verify", name)
+        fetched = json.loads(service.call("fetch", name, "--out", folder / "fetched.jsonl", "--json", expect=1).stdout)
+        check(fetched == {"job": name, "out": str(folder / "fetched.jsonl"), "errors": str(folder / "fetched.jsonl.errors.jsonl"), "failed": 1}, f"{fetched}")
+        proof = json.loads(service.call("verify", name, "--json").stdout)
+        check(proof["job"] == name and proof["state"] == "sound", f"{proof}")
         check(fleet.both(folder / "fetched.jsonl") == fleet.both(folder / "plain.jsonl"), "other bytes after a cancel and a retry")
         check("no row failed that could run again" in service.call("retry", name).stdout, "a retry of nothing")
         ledgers = [p.name for p in (folder / "spool/jobs" / name).iterdir() if p.name.startswith("ledger")]
