@@ -174,11 +174,12 @@ static void log_plan(const engine *e)
     uint64_t weights = 0;
     for (size_t i = 0; i < safetensors_count(model_weights(e->m)); i++) weights += safetensors_at(model_weights(e->m), i)->n_bytes;
     fl_log(FL_LOG_INFO, "engine: %s (%s) on %s, %s, context %d", e->name, e->info.architecture, e->o->name, e->numerics, e->info.context_max);
-    fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped and %.1f MB expanded from F8_E4M3, KV %.1f MB (%lld tokens), states %.1f MB (%d slots), activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
-           (double)weights / 1e6, (double)model_expanded_bytes(e->m) / 1e6, (double)kv_cache_block_floats(e->kv) * 4.0 * kv_cache_blocks(e->kv) / 1e6, (long long)e->info.kv_tokens,
-           (double)state_pool_slot_floats(e->states) * 4.0 * e->batch_max / 1e6, e->batch_max,
+    fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped and %.1f MB expanded from F8_E4M3, tables %.1f MB, activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
+           (double)weights / 1e6, (double)model_expanded_bytes(e->m) / 1e6, (double)model_table_bytes(e->m) / 1e6,
            ((double)model_scratch_bytes(e->m) + (double)e->n_rows_max * model_describe(e->m)->hidden * 4.0) / 1e6, e->n_rows_max,
            (double)e->logits_max * e->info.n_vocab * 4.0 / 1e6, e->logits_max);
+    fl_log(FL_LOG_INFO, "engine: memory plan: KV %.1f MB (%lld tokens), states %.1f MB (%d slots)", (double)kv_cache_block_floats(e->kv) * 4.0 * kv_cache_blocks(e->kv) / 1e6,
+           (long long)e->info.kv_tokens, (double)state_pool_slot_floats(e->states) * 4.0 * e->batch_max / 1e6, e->batch_max);
 }
 
 fl_status engine_open(engine **out, const engine_options *options, fl_err *err)

@@ -263,6 +263,7 @@ const safetensors *model_weights(const model *m) { return m->weights; }
 int32_t model_context(const model *m) { return m->context_max; }
 dtype model_dtype(const model *m) { return m->embed.type; }
 size_t model_expanded_bytes(const model *m) { return m->expanded_bytes; }
+size_t model_table_bytes(const model *m) { return m->views.total_bytes - m->expanded_bytes; }
 size_t model_scratch_bytes(const model *m) { return m->scratch.total_bytes; }
 
 /* ---- run ---- */

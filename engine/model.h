@@ -30,6 +30,7 @@ const safetensors  *model_weights(const model *m);
 int32_t model_context(const model *m);
 dtype   model_dtype(const model *m);                     /* of the embedding table */
 size_t  model_expanded_bytes(const model *m);            /* of F8_E4M3 weights as fp32 */
+size_t  model_table_bytes(const model *m);               /* of rotary tables and views of weights */
 size_t  model_scratch_bytes(const model *m);             /* activations taken at open, for the memory plan */
 
 /* Run the rows of `batch`, writing their keys, values and states, and store the final-norm hidden rows of batch->logit_rows in hidden [n_logits, config.hidden]. */

@@ -387,6 +387,7 @@ static void read_attention(model_config *c, field_reader *r, const family_traits
     if (c->head_dim < 1 || c->head_dim > OPS_HEAD_DIM_MAX) refuse(r, FL_CORRUPT, "hidden_size", "over num_attention_heads is no head size the kernels have (1 to 256)");
     double scalar = c->head_dim;
     if (is_family(family, "gemma3")) {
+        /* attn_logit_softcapping is not read: the reference's attention does not apply it either */
         scalar = read_number(r, "query_pre_attn_scalar", 1e-6, 1e9, 256.0);
         c->logit_softcap = (float)read_number(r, "final_logit_softcapping", 0.0, 1e6, 0.0);
         if (read_flag(r, "use_bidirectional_attention", false)) refuse(r, FL_UNSUPPORTED, "use_bidirectional_attention", "true is not supported: this engine generates text");

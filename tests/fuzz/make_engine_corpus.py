@@ -21,6 +21,8 @@ def entry(dtype, shape, begin, end):
 
 SAFETENSORS = {
     "good": weights({"__metadata__": {"format": "pt"}, "a": entry("BF16", [2, 4], 0, 16), "b": entry("F32", [2], 16, 24), "c": entry("I64", [1], 24, 32)}, bytes(32)),
+    "fp8": weights({"a_scale": entry("F32", [2, 2], 0, 16), "b_scale": entry("BF16", [4, 1], 16, 24), "a": entry("F8_E4M3", [4, 6], 24, 48), "b": entry("F8_E4M3", [4, 2], 48, 56)},
+                   struct.pack("<4f", 0.5, 1, 2, 3) + b"\x80\x3f" * 4 + bytes(range(32))),
     "empty_tensor": weights({"a": entry("F16", [0, 3], 0, 0), "b": entry("F16", [1], 0, 2)}, bytes(2)),
     "nan": weights({"a": entry("F32", [1], 0, 4)}, b"\0\0\xc0\x7f"),
     "overlap": weights({"a": entry("F32", [2], 0, 8), "b": entry("F32", [1], 4, 8)}, bytes(8)),

@@ -1,4 +1,4 @@
-/* Every reference model written again in each form that checkpoints come in (rewrite_model.py): the same tokens and logits. */
+/* Every reference model written again in each form that checkpoints come in (rewrite_model.py): the same tokens and logits. Under a sanitizer the small models. */
 #include "golden_model.h"
 
 #include <spawn.h>
@@ -10,6 +10,11 @@
 
 static const char *const models[] = { "small_llama", "small_qwen3", "small_qwen3_moe", "small_qwen3_5", "small_qwen3_5_moe", "small_laguna", "small_gemma3",
                                       "wide_llama", "wide_qwen3", "wide_qwen3_5", "wide_qwen3_5_moe", "wide_laguna", "wide_gemma3" };
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define N_MODELS 7
+#else
+#define N_MODELS (sizeof models / sizeof *models)
+#endif
 static char folder[64];
 
 static void run(char *const *arguments)
@@ -23,7 +28,7 @@ static void run(char *const *arguments)
 
 static void check_form(const char *form)
 {
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+    for (size_t i = 0; i < N_MODELS; i++) {
         char from[512], to[160];
         snprintf(from, sizeof from, "%s%s", MODELS, models[i]);
         snprintf(to, sizeof to, "%s/%s_%s", folder, models[i], form);
