@@ -54,11 +54,11 @@ static json_t *coordinator_of(const bench_found *f)
 {
     if (!f->is_own) return json_null();
     double run_cpu_s = f->at_run.cpu_s - f->at_ingested.cpu_s;
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "cpu_s", f->at_end.cpu_s, "ingest_cpu_s", f->at_ingested.cpu_s - f->at_start.cpu_s, "run_cpu_s",
-                     run_cpu_s, "outputs_cpu_s", f->at_end.cpu_s - f->at_run.cpu_s, "run_cores", ratio(run_cpu_s, f->run_s), "cpu_us_a_result",
-                     ratio(run_cpu_s * 1e6, (double)f->samples), "rss_high_bytes", (json_int_t)f->at_end.rss_high_bytes, "rss_high_bytes_ingest",
-                     (json_int_t)f->at_ingested.rss_high_bytes, "rss_high_bytes_run", (json_int_t)f->at_run.rss_high_bytes, "rss_bytes", (json_int_t)f->at_end.rss_bytes,
-                     "ledger_bytes", (json_int_t)f->ledger_bytes);
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "cpu_s", f->at_end.cpu_s, "ingest_cpu_s", f->at_ingested.cpu_s - f->at_start.cpu_s,
+                     "run_cpu_s", run_cpu_s, "outputs_cpu_s", f->at_outputs.cpu_s - f->at_run.cpu_s, "verify_cpu_s", f->at_end.cpu_s - f->at_outputs.cpu_s, "run_cores",
+                     ratio(run_cpu_s, f->run_s), "cpu_us_a_result", ratio(run_cpu_s * 1e6, (double)f->samples), "rss_high_bytes", (json_int_t)f->at_end.rss_high_bytes,
+                     "rss_high_bytes_ingest", (json_int_t)f->at_ingested.rss_high_bytes, "rss_high_bytes_run", (json_int_t)f->at_run.rss_high_bytes, "rss_high_bytes_outputs",
+                     (json_int_t)f->at_outputs.rss_high_bytes, "rss_bytes", (json_int_t)f->at_end.rss_bytes, "ledger_bytes", (json_int_t)f->ledger_bytes);
 }
 
 json_t *bench_report(const bench_found *f)
@@ -71,9 +71,9 @@ json_t *bench_report(const bench_found *f)
                                                    (json_int_t)f->file_limit));
     json_object_set_new(report, "job", json_pack("{s:I, s:I, s:I, s:I, s:f}", "rows", (json_int_t)f->rows, "results", (json_int_t)f->samples, "failed_rows",
                                                  (json_int_t)f->failed_rows, "bytes", (json_int_t)f->job_bytes, "ingest_s", f->ingest_s));
-    json_object_set_new(report, "run", json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "seconds", f->run_s, "rows_per_s", ratio((double)f->rows, f->run_s),
+    json_object_set_new(report, "run", json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "seconds", f->run_s, "rows_per_s", ratio((double)f->rows, f->run_s),
                                                  "results_per_s", ratio((double)committed, f->run_s), "tokens_per_s", ratio((double)committed * (double)f->tokens, f->run_s),
-                                                 "waiting_share", ratio((double)s->waited_us, (double)s->present_us), "tail_s", f->tail_s, "outputs_s", f->outputs_s,
+                                                 "waiting_share", ratio((double)s->waited_us, (double)s->present_us), "tail_s", f->tail_s, "outputs_s", f->outputs_s, "verify_s", f->verify_s,
                                                  "latency_p50_ms", quantile_ms(s, 0.5), "latency_p99_ms", quantile_ms(s, 0.99)));
     json_object_set_new(report, "coordinator", coordinator_of(f));
     json_object_set_new(report, "stubs", json_pack("{s:f, s:f, s:I, s:I}", "cpu_s", (double)s->cpu_us * 1e-6, "cpu_us_a_result", ratio((double)s->cpu_us, (double)committed),
@@ -117,11 +117,12 @@ void bench_report_print(const json_t *r)
     printf("waiting      %.2f%% of the workers' time without a row to compute\n", 100.0 * real(r, "run", "waiting_share"));
     printf("latency      result to answer: p50 %.1f ms, p99 %.1f ms\n", real(r, "run", "latency_p50_ms"), real(r, "run", "latency_p99_ms"));
     if (json_is_object(json_object_get(r, "coordinator"))) {
-        printf("coordinator  cpu %.2f s: ingest %.2f, run %.2f (%.2f cores, %.1f us a result), outputs %.2f\n", real(r, "coordinator", "cpu_s"),
+        printf("coordinator  cpu %.2f s: ingest %.2f, run %.2f (%.2f cores, %.1f us a result), outputs %.2f, verify %.2f\n", real(r, "coordinator", "cpu_s"),
                real(r, "coordinator", "ingest_cpu_s"), real(r, "coordinator", "run_cpu_s"), real(r, "coordinator", "run_cores"), real(r, "coordinator", "cpu_us_a_result"),
-               real(r, "coordinator", "outputs_cpu_s"));
-        printf("memory       most %.1f MB (ingest %.1f, run %.1f), at the end %.1f MB\n", mb(r, "coordinator", "rss_high_bytes"), mb(r, "coordinator", "rss_high_bytes_ingest"),
-               mb(r, "coordinator", "rss_high_bytes_run"), mb(r, "coordinator", "rss_bytes"));
+               real(r, "coordinator", "outputs_cpu_s"), real(r, "coordinator", "verify_cpu_s"));
+        printf("memory       most %.1f MB (up to the end of ingest %.1f, run %.1f, outputs %.1f), at the end %.1f MB\n", mb(r, "coordinator", "rss_high_bytes"),
+               mb(r, "coordinator", "rss_high_bytes_ingest"), mb(r, "coordinator", "rss_high_bytes_run"), mb(r, "coordinator", "rss_high_bytes_outputs"),
+               mb(r, "coordinator", "rss_bytes"));
     }
     printf("stubs        cpu %.2f s (%.1f us a result)\n", real(r, "stubs", "cpu_s"), real(r, "stubs", "cpu_us_a_result"));
     printf("bytes        %.1f MB sent to the coordinator, %.1f MB back; ledger %.1f MB\n", mb(r, "stubs", "sent_bytes"), mb(r, "stubs", "received_bytes"),
@@ -132,5 +133,6 @@ void bench_report_print(const json_t *r)
     printf("queues       of one worker at most: outbox %lld results, %lld bytes; held %lld results\n", whole(r, "queues", "outbox_results"), whole(r, "queues", "outbox_bytes"),
            whole(r, "queues", "held_results"));
     const char *verify = json_string_value(json_object_get(r, "verify"));
-    printf("verify       %s\n", verify ? verify : "not asked for");
+    if (verify) printf("verify       %s (%.2f s)\n", verify, real(r, "run", "verify_s"));
+    else printf("verify       not asked for\n");
 }

@@ -13,8 +13,8 @@ typedef struct {
     bool is_own;                         /* the coordinator is ours: what the system says of it is known */
     /* found */
     uint64_t rows, samples, failed_rows, job_bytes, ledger_bytes, file_limit;
-    double ingest_s, run_s, tail_s, outputs_s;           /* run_s: first grant to last answer; tail_s: its part behind the last grant */
-    bench_usage at_start, at_ingested, at_run, at_end;   /* of the coordinator, each at the end of what it names */
+    double ingest_s, run_s, tail_s, outputs_s, verify_s; /* run_s: first grant to last answer; tail_s: its part behind the last grant */
+    bench_usage at_start, at_ingested, at_run, at_outputs, at_end;       /* of the coordinator, each at the end of what it names; at_end: behind verify */
     stub_stats stats;                    /* of all fleets together */
     json_t *verify;                      /* borrowed; NULL: not asked for */
 } bench_found;

@@ -297,7 +297,9 @@ static fl_status prove(bench *b, fl_err *err)
 {
     char *text = NULL;
     char *argv[] = { "tokenfleet", "verify", b->job, "--to", b->endpoint, "--json", NULL };
+    int64_t begin = daemon_now_ms();
     fl_status st = bench_call_self(argv, &text, err);
+    b->found.verify_s = (double)(daemon_now_ms() - begin) / 1000.0;
     if (st == FL_OK && !(b->verify = json_loads(text, 0, NULL))) st = fl_fail(err, FL_CORRUPT, "`tokenfleet verify` gave no report");
     free(text);
     return st;
@@ -324,7 +326,6 @@ static void take_stock(bench *b)
     char ledger_dir[4300];
     snprintf(ledger_dir, sizeof ledger_dir, "%s/jobs/%s/ledger", b->spool, b->job);
     f->ledger_bytes = bench_folder_bytes(ledger_dir);
-    f->at_end = bench_usage_of(b->coordinator);
 }
 
 static fl_status measure(bench *b, fl_err *err)
@@ -345,10 +346,11 @@ static fl_status measure(bench *b, fl_err *err)
     if (st == FL_OK) st = watch_run(b, err);
     if (st == FL_OK && b->coordinator) b->found.at_run = bench_usage_of(b->coordinator);
     if (st == FL_OK) st = watch_outputs(b, err);
-    if (st == FL_OK && b->coordinator) b->found.at_end = bench_usage_of(b->coordinator);
+    if (st == FL_OK && b->coordinator) b->found.at_outputs = bench_usage_of(b->coordinator);
     dismiss_stubs(b);
     if (st == FL_OK) take_stock(b);
     if (st == FL_OK && !o->no_verify) st = prove(b, err);
+    if (st == FL_OK && b->coordinator) b->found.at_end = bench_usage_of(b->coordinator);
     return st;
 }
 

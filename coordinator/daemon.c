@@ -1,5 +1,6 @@
 #include "coordinator/daemon.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,11 @@
 #include "proto/log.h"
 #include "proto/result.h"
 
-#define MESSAGES_A_TURN 1024
+#define MESSAGES_A_TURN 4096
+#define LOAD_MS 100                                      /* over which messages are counted to tell whether the loop is busy */
+#define LOAD_MESSAGES 500                                /* in LOAD_MS: it is, */
+#define LOAD_A_SEND 4                                    /* unless so many of them share an answer already */
+#define GATHER_MS 60                                     /* a busy loop's turns begin so far apart at least */
 #define MESSAGES_KEPT_BYTES (4 << 20)                    /* of the arena of messages behind a large one */
 #define OUTPUT_POLL_MS 5
 #define RETRY_MS 3000                                    /* between tries while the disk is full */
@@ -194,6 +199,7 @@ static fl_status send_to_worker(coord_daemon *d, action *a, fl_err *err)
     peer_entry *entry = peers_of_worker(&d->peers, a->worker);
     fl_status st = entry ? FL_OK : FL_CLOSED;
     fl_arena_reset(&d->messages);
+    d->n_answers += a->msg.type == WIRE_ANSWER;
     if (st == FL_OK && a->msg.type == WIRE_GRANT) st = add_lines(d, a, err);
     if (st == FL_OK) st = transport_send(d->transport, &entry->peer, &a->msg, err);
     fl_arena_trim(&d->messages, MESSAGES_KEPT_BYTES);
@@ -412,7 +418,7 @@ static fl_status take_message(coord_daemon *d, const transport_peer *from, const
 
 static fl_status read_messages(coord_daemon *d, fl_err *err)
 {
-    for (int i = 0; i < MESSAGES_A_TURN; i++) {
+    for (int i = 0; i < MESSAGES_A_TURN; i++, d->n_load++) {
         transport_peer from;
         wire_msg msg;
         fl_arena_reset(&d->messages);
@@ -463,11 +469,29 @@ static int wait_time(const coord_daemon *d, int timeout_ms)
     return until > now ? (int)(until - now) : 0;
 }
 
+/* Each turn costs two syncs, and each worker that is answered in it a message: at thousands of results a second turns that follow each other at once would answer them one by one
+ * and spend most of the time on that. So a busy loop lets messages gather for a moment. Nobody waits for it: workers hold rows for longer, and those that send bursts, because
+ * they hold too few, share answers as it is. */
+static void gather(coord_daemon *d)
+{
+    int64_t now = daemon_now_ms();
+    if (now - d->load_ms >= LOAD_MS) {
+        d->is_busy = (int64_t)d->n_load * LOAD_MS >= LOAD_MESSAGES * (now - d->load_ms) && d->n_load < LOAD_A_SEND * d->n_answers;
+        d->load_ms = now;
+        d->n_load = d->n_answers = 0;
+    }
+    if (d->is_busy && now < d->turn_ms + GATHER_MS) poll(NULL, 0, (int)(d->turn_ms + GATHER_MS - now));
+    d->turn_ms = daemon_now_ms();
+}
+
 fl_status daemon_turn(coord_daemon *d, int timeout_ms, fl_err *err)
 {
     bool ready = false;
     fl_status st = transport_wait(d->transport, wait_time(d, timeout_ms), &ready, err);
-    if (st == FL_OK && ready) st = read_messages(d, err);
+    if (st == FL_OK && ready) {
+        gather(d);
+        st = read_messages(d, err);
+    }
     if (st == FL_OK && d->probes > 0 && daemon_now_ms() >= d->probe_ms) st = probe_workers(d, err);
     if (st == FL_OK && daemon_now_ms() >= d->tick_ms) {
         event tick = { .type = EVENT_TICK };

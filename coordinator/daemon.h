@@ -1,5 +1,5 @@
 /* daemon.h - the shell around the pure core (coord.h): sockets, clock, ledgers, journal and output files in one loop.
- * A turn   wait for messages; decode them and step the core; perform what it wants in its three phases; work a little on output files.
+ * A turn   wait for messages (above 5,000 a second from many workers let them gather for up to 60 ms, so that one sync and one answer serve several); decode them and step the core; perform what it wants in its three phases; work a little on output files.
  *          When the disk is full the turns that could not be made durable are kept, nothing of theirs is answered, and they are tried again every
  *          few seconds; everything else goes on.
  * Threads  one; the loop is the caller's. */

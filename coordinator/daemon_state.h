@@ -40,6 +40,9 @@ struct coord_daemon {
     uint64_t n_turns;
     fl_arena messages;
     int64_t tick_ms, retry_ms, probe_ms, complain_ms;
+    int64_t turn_ms, load_ms;            /* when the last turn with messages began; since when both are counted */
+    uint64_t n_load, n_answers;          /* messages that came, ANSWERs that went */
+    bool is_busy;                        /* messages come so fast that turns gather them */
     uint64_t n_dropped;                  /* messages that were none of ours */
     uint32_t beat_ms, term_ms;
     int probes;

@@ -17,7 +17,7 @@
 #define STOP_EVENT UINT32_MAX
 #define FAREWELL_US 10000000             /* the coordinator has so long to answer what is under way */
 
-typedef struct { stub_worker *worker; void *socket; int64_t due_us; } member;
+typedef struct { stub_worker *worker; void *socket; int64_t due_us; bool has_event; } member;     /* due_us: when it is to be tended; has_event: its socket may have a message */
 
 typedef struct {
     void *context;                       /* owned, as all below */
@@ -135,7 +135,7 @@ static fl_status say(fleet *f, member *m, const wire_msg *msg, bool *said, fl_er
     return FL_OK;
 }
 
-static fl_status speak(fleet *f, member *m, int64_t now_us, fl_err *err)
+static fl_status speak(fleet *f, member *m, int64_t now_us, bool *spoke, fl_err *err)
 {
     wire_msg msg;
     fl_bytes part;
@@ -143,6 +143,7 @@ static fl_status speak(fleet *f, member *m, int64_t now_us, fl_err *err)
     bool said = true;
     for (int i = 0; st == FL_OK && said && i < MESSAGES_A_TURN && stub_next(m->worker, now_us, &msg, &part); i++) {
         st = say(f, m, &msg, &said, err);
+        *spoke = true;
         if (st == FL_OK && said) stub_said(m->worker, now_us);
     }
     return st;
@@ -192,7 +193,7 @@ static fl_status read_frames(fleet *f, member *m, fl_err *err)
     return FL_OK;
 }
 
-static fl_status listen_to(fleet *f, member *m, int64_t now_us, fl_err *err)
+static fl_status listen_to(fleet *f, member *m, int64_t now_us, bool *has_more, fl_err *err)
 {
     for (int i = 0; i < MESSAGES_A_TURN; i++) {
         wire_msg msg;
@@ -203,20 +204,19 @@ static fl_status listen_to(fleet *f, member *m, int64_t now_us, fl_err *err)
         if (st == FL_OK) st = stub_hear(m->worker, &msg, now_us, err);
         if (st != FL_OK) return st;
     }
-    m->due_us = 0;                                       /* there may be more: its event is used up */
+    *has_more = true;                                    /* perhaps: its event is used up */
     return FL_OK;
 }
 
-/* A send may use up the event that told of a message, so each worker that speaks is listened to as well. */
+/* A send may use up the event that told of a message, so each worker that spoke is listened to behind it. */
 static fl_status tend(fleet *f, member *m, int64_t now_us, fl_err *err)
 {
-    m->due_us = STUB_NEVER;
-    fl_status st = listen_to(f, m, now_us, err);
-    if (st == FL_OK) st = speak(f, m, now_us, err);
-    bool had_more = m->due_us == 0;
-    if (st == FL_OK) st = listen_to(f, m, now_us, err);
-    int64_t due_us = stub_due_us(m->worker);
-    if (!had_more && m->due_us != 0) m->due_us = due_us;
+    bool spoke = false, has_more = false;
+    fl_status st = m->has_event ? listen_to(f, m, now_us, &has_more, err) : FL_OK;
+    if (st == FL_OK) st = speak(f, m, now_us, &spoke, err);
+    if (st == FL_OK && (spoke || !m->has_event)) st = listen_to(f, m, now_us, &has_more, err);
+    m->has_event = has_more;
+    m->due_us = has_more ? 0 : stub_due_us(m->worker);
     return st;
 }
 
@@ -248,8 +248,12 @@ static fl_status turn(fleet *f, int stop_fd, fl_err *err)
     if (n < 0 && errno != EINTR) return fl_fail_errno(err, errno, "stub workers: wait for messages");
     now_us = stub_fleet_now_us();
     for (int i = 0; i < n; i++) {
-        if (events[i].data.u32 != STOP_EVENT) f->members[events[i].data.u32].due_us = 0;
-        else if (epoll_ctl(f->epoll, EPOLL_CTL_DEL, stop_fd, NULL) == 0) begin_farewell(f);
+        if (events[i].data.u32 != STOP_EVENT) {
+            f->members[events[i].data.u32].due_us = 0;
+            f->members[events[i].data.u32].has_event = true;
+        } else if (epoll_ctl(f->epoll, EPOLL_CTL_DEL, stop_fd, NULL) == 0) {
+            begin_farewell(f);
+        }
     }
     for (uint32_t i = 0; i < f->n; i++) {
         if (f->members[i].due_us > now_us) continue;

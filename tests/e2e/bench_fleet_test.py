@@ -14,10 +14,10 @@ ROWS, TOKENS = 5000, 20
 SHAPE = {
     "fleet": {"workers": int, "processes": int, "rate": int, "tokens": int, "transport": str, "endpoint": str, "open_files_allowed": int},
     "job": {"rows": int, "results": int, "failed_rows": int, "bytes": int, "ingest_s": float},
-    "run": {"seconds": float, "rows_per_s": float, "results_per_s": float, "tokens_per_s": float, "waiting_share": float, "tail_s": float, "outputs_s": float,
+    "run": {"seconds": float, "rows_per_s": float, "results_per_s": float, "tokens_per_s": float, "waiting_share": float, "tail_s": float, "outputs_s": float, "verify_s": float,
             "latency_p50_ms": float, "latency_p99_ms": float},
-    "coordinator": {"cpu_s": float, "ingest_cpu_s": float, "run_cpu_s": float, "outputs_cpu_s": float, "run_cores": float, "cpu_us_a_result": float, "rss_high_bytes": int,
-                    "rss_high_bytes_ingest": int, "rss_high_bytes_run": int, "rss_bytes": int, "ledger_bytes": int},
+    "coordinator": {"cpu_s": float, "ingest_cpu_s": float, "run_cpu_s": float, "outputs_cpu_s": float, "verify_cpu_s": float, "run_cores": float, "cpu_us_a_result": float, "rss_high_bytes": int,
+                    "rss_high_bytes_ingest": int, "rss_high_bytes_run": int, "rss_high_bytes_outputs": int, "rss_bytes": int, "ledger_bytes": int},
     "stubs": {"cpu_s": float, "cpu_us_a_result": float, "sent_bytes": int, "received_bytes": int},
     "fates": {"committed": int, "duplicate": int, "stale": int, "refused": int},
     "leases": {"granted": int, "results_each": float, "hellos": int},
