@@ -370,12 +370,73 @@ static void a_retry_that_fails_anywhere_leaves_the_old_job_or_the_new_one(void *
     assert_true(n_failed > 10);
 }
 
+static fl_status delete_once(fl_err *err)
+{
+    open_spool o;
+    fl_status st = open_all(&o, err);
+    if (st == FL_OK) st = journal_job_delete(o.journal, the_id, err);
+    if (st == FL_OK) st = spool_job_remove(o.spool, the_id, err);
+    close_all(&o);
+    return st;
+}
+
+/* What a restart finds: the whole job, sound, or nothing of it. */
+static bool assert_whole_or_gone(void)
+{
+    char endpoint[80], jobs[200];
+    fl_err err;
+    coord_daemon *d = NULL;
+    json_t *report = NULL;
+    snprintf(endpoint, sizeof endpoint, "ipc://%s/s", folder);
+    snprintf(jobs, sizeof jobs, "%s/jobs", spool_at);
+    daemon_options options = { .spool = spool_at, .endpoint = endpoint, .beat_ms = 100, .term_ms = 10000, .out = out_at, .errors = errors_at };
+    must(daemon_open(&d, &options, &err), &err);
+    bool is_there = daemon_n_jobs(d) == 1;
+    if (is_there) {
+        stored_job *job = daemon_job_at(d, 0);
+        must(job_verify(job->dir, job->ledger_dir, out_at, errors_at, &report, &err), &err);
+        assert_string_equal(json_string_value(json_object_get(report, "state")), "sound");
+        json_decref(report);
+    } else {
+        assert_int_equal(rmdir(jobs), 0);                /* it is empty */
+    }
+    daemon_close(d);
+    return is_there;
+}
+
+static void a_delete_cut_off_anywhere_leaves_the_whole_job_or_nothing(void **unused)
+{
+    (void)unused;
+    int n_whole = 0, n_gone = 0;
+    for (int n = 0; ; n++) {
+        make_job(is_none, LEDGER_COMPLETED);
+        pid_t child = fork();
+        if (child == 0) {
+            fl_err err;
+            failure = 0;
+            calls_left = n;
+            _exit(delete_once(&err) == FL_OK ? 0 : 1);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == DIED));
+        bool is_whole = assert_whole_or_gone();
+        n_whole += is_whole;
+        n_gone += !is_whole;
+        assert_true(WEXITSTATUS(status) == DIED || !is_whole);
+        fixture_remove(spool_at);
+        if (WEXITSTATUS(status) == 0) break;
+    }
+    assert_true(n_whole > 2 && n_gone > 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(only_what_failed_runs_again_and_the_bytes_are_those_of_a_job_where_nothing_failed), T(a_job_without_failed_rows_and_an_open_one_stay_as_they_are),
         T(a_retry_cut_off_anywhere_leaves_the_old_job_or_the_new_one), T(a_retry_that_fails_anywhere_leaves_the_old_job_or_the_new_one),
+        T(a_delete_cut_off_anywhere_leaves_the_whole_job_or_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
