@@ -69,7 +69,7 @@ static fl_status send_row(engine_peer *engine, const generate_options *o, const 
     wire_line_cut((fl_bytes){ line, n_bytes }, parts);
     wire_msg job = { .type = WIRE_JOB, .job = { .job = 1, .seed = o->seed, .defaults = wire_text(defaults) } };
     wire_msg grant = { .type = WIRE_GRANT, .n_parts = wire_line_parts(n_bytes), .parts = parts,
-                       .grant = { .job = 1, .lease = 1, .rows = { first, 1 }, .sample_lo = { first, 1 }, .sample_hi = { hi, 1 }, .lines = { line_number, 1 } } };
+                       .grant = { .job = 1, .lease = 1, .rows = { first, 1 }, .sample_lo = { first, 1 }, .sample_hi = { hi, 1 }, .lines = { line_number, 1 }, .renamed = { first, 1 } } };
     fl_status st = engine_peer_send(engine, &job, err);
     return st == FL_OK ? engine_peer_send(engine, &grant, err) : st;
 }
