@@ -5,10 +5,11 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include "coordinator/sha256_blocks.h"
 
 #define SHA256_HEX_BYTES 65                      /* 64 digits + NUL */
 
-typedef struct { uint32_t h[8]; uint64_t n_bytes; uint8_t block[64]; } sha256;
+typedef struct { uint32_t h[8]; uint64_t n_bytes; uint8_t block[64]; sha256_blocks blocks; } sha256;
 
 void sha256_init(sha256 *state);
 void sha256_add(sha256 *state, const void *data, size_t n_bytes);

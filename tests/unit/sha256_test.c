@@ -50,11 +50,26 @@ static void the_pieces_do_not_matter(void **unused)
     }
 }
 
+static void both_forms_of_the_loop_give_the_same(void **unused)
+{
+    (void)unused;
+    uint8_t data[64 * 9];
+    uint32_t x = 5, portable[8], here[8];
+    for (int round = 0; round < 1000; round++) {
+        for (size_t i = 0; i < sizeof data; i++) data[i] = (uint8_t)((x = x * 1664525u + 1013904223u) >> 24);
+        for (int i = 0; i < 8; i++) portable[i] = here[i] = x = x * 1664525u + 1013904223u;
+        sha256_blocks_portable(portable, data, (size_t)(round % 10));
+        sha256_blocks_here()(here, data, (size_t)(round % 10));
+        assert_memory_equal(portable, here, sizeof here);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_standards_examples_hold),
         cmocka_unit_test(the_pieces_do_not_matter),
+        cmocka_unit_test(both_forms_of_the_loop_give_the_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
