@@ -96,10 +96,45 @@ static void put_digits(json_out *out, uint64_t value, bool is_negative)
 void json_out_u64(json_out *out, uint64_t value) { put_digits(out, value, false); }
 void json_out_i64(json_out *out, int64_t value) { put_digits(out, value < 0 ? -(uint64_t)value : (uint64_t)value, value < 0); }
 
+/* The shortest form for 0.0001 <= |value| < 100000, which most log-probabilities are; 0: it is for the slow way. value * 10^shift is exact: 24 bits times 5^12 of 28
+ * fit a double, so the digits are rounded as printf rounds them; and the quotient is the decimal rounded once, so it reads back as strtof reads it unless it
+ * lies in the middle between two floats. */
+static size_t short_float(char text[32], float value)
+{
+    static const double tens[] = { 1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12 };
+    double v = fabs((double)value);
+    if (!(v >= 1e-4 && v < 1e5)) return 0;
+    int magnitude = v >= 1 ? (v >= 100 ? (v >= 10000 ? 4 : v >= 1000 ? 3 : 2) : v >= 10 ? 1 : 0) : v >= 0.01 ? (v >= 0.1 ? -1 : -2) : v >= 0.001 ? -3 : -4;
+    for (int shift = 5 - magnitude; shift <= 8 - magnitude; shift++) {
+        double rounded = (v * tens[shift] + 0x1p52) - 0x1p52, back = rounded / tens[shift];      /* to the nearest integer, halves to the even one */
+        uint64_t bits;
+        memcpy(&bits, &back, sizeof bits);
+        if ((bits & 0x1FFFFFFF) == 0x10000000) return 0;
+        if ((float)back != (float)v) continue;
+        uint64_t digits = (uint64_t)rounded;
+        for (; shift > 0 && digits % 10 == 0; shift--) digits /= 10;
+        char *at = text + 32;
+        for (int i = 0; i < shift; i++, digits /= 10) *--at = (char)('0' + digits % 10);
+        if (shift) *--at = '.';
+        do *--at = (char)('0' + digits % 10); while ((digits /= 10) > 0);
+        if (value < 0) *--at = '-';
+        size_t n = (size_t)(text + 32 - at);
+        memmove(text, at, n);
+        return n;
+    }
+    return 0;
+}
+
 void json_out_float(json_out *out, float value)
 {
     char text[32];
     if (!isfinite(value)) { json_out_null(out); return; }
+    size_t n = short_float(text, value);
+    if (n) {
+        begin_value(out);
+        put(out, text, n);
+        return;
+    }
     for (int digits = fabsf(value) < FLT_MIN ? 1 : 6; digits <= 9; digits++) {       /* %g drops zeros, so 6 digits are no longer than fewer; 9 always suffice */
         snprintf(text, sizeof text, "%.*g", digits, (double)value);
         if (strtof(text, NULL) == value) break;

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -251,6 +252,46 @@ static void floats_read_back_equal_for_random_bit_patterns(void **state)
     json_out_fini(&out);
 }
 
+/* The definition: %g with the fewest digits that read back equal, from 6 on. */
+static void by_definition(char text[32], float value)
+{
+    for (int digits = fabsf(value) < FLT_MIN ? 1 : 6; digits <= 9; digits++) {
+        snprintf(text, 32, "%.*g", digits, (double)value);
+        if (strtof(text, NULL) == value) break;
+    }
+}
+
+static void assert_float(json_out *out, float value)
+{
+    char text[32];
+    by_definition(text, value);
+    json_out_reset(out, 0);
+    json_out_float(out, value);
+    if (out->n_bytes != strlen(text) || memcmp(out->data, text, out->n_bytes) != 0) fail_msg("%a is written as %.*s and not as %s", (double)value, (int)out->n_bytes, out->data, text);
+}
+
+static void floats_equal_the_definition(void **state)
+{
+    (void)state;
+    json_out out = { 0 };
+    uint32_t x = 3;
+    for (int i = 0; i < 300000; i++) {                   /* as log-probabilities are: 2^-14 to 2^17 of both signs, many with few digits */
+        x = x * 1664525u + 1013904223u;
+        uint32_t mixed = x ^ x >> 13, bits = (mixed & 0x807FFFFF) | (113 + (mixed >> 23 & 31)) << 23;
+        float value;
+        memcpy(&value, &bits, sizeof value);
+        assert_float(&out, i % 3 == 0 ? value : i % 3 == 1 ? (float)(int32_t)(mixed % 2000000) / 64.0f : -(float)(mixed % 100000) / 1000.0f);
+    }
+    for (float value = 1e-5f; value < 2e6f; value *= 10) {
+        float below = value, above = value;
+        for (int i = 0; i < 50; i++, below = nextafterf(below, 0), above = nextafterf(above, INFINITY)) {
+            assert_float(&out, below);
+            assert_float(&out, above);
+        }
+    }
+    json_out_fini(&out);
+}
+
 static void any_bytes_become_a_valid_string(void **state)
 {
     (void)state;
@@ -351,6 +392,7 @@ int main(void)
         cmocka_unit_test(results_that_lack_what_the_row_asks_are_corrupt),
         cmocka_unit_test(models_without_tokenizer_give_empty_text),
         cmocka_unit_test(floats_read_back_equal_for_random_bit_patterns),
+        cmocka_unit_test(floats_equal_the_definition),
         cmocka_unit_test(any_bytes_become_a_valid_string),
         cmocka_unit_test(strings_equal_the_definition_whatever_is_where),
         cmocka_unit_test(base64_is_padded),
