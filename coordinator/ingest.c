@@ -21,7 +21,6 @@
 
 enum { READ_CHUNK = 256 * 1024, UNKNOWN_MAX = 48, UNKNOWN_NAME = 65, MAGIC_BYTES = 6, CHECKSUM_CHUNK = 64 * 1024 };
 #define LINE_ROOM ((size_t)FL_LINE_BYTES_MAX + 5)         /* a line that fills so much and has no end is too long, even with a BOM and 0x0D */
-#define WRITE_OUT_BYTES (16u << 20)      /* so much is handed to the disk at a time, so that the sync at the end is short */
 
 typedef struct { char name[UNKNOWN_NAME]; uint64_t n_rows; } unknown_field;
 
@@ -35,7 +34,7 @@ struct ingest {
     gunzip *unpack;                      /* owned; NULL for plain input */
 
     XXH3_state_t *hash;                  /* owned; of the decompressed bytes */
-    uint64_t n_bytes, n_written_out;     /* decompressed, so far; of them handed to the disk */
+    uint64_t n_bytes;                    /* decompressed, so far */
     ingest_pool *pool;                   /* owned */
     char *data; size_t used, capacity;   /* owned; the lines that make the next block */
     uint64_t offset, first_line;         /* where they begin in the job, and the number of the first */
@@ -305,10 +304,6 @@ static fl_status take_plain(void *context, const void *data, size_t n_bytes, fl_
     fl_status st = in->is_cloned ? FL_OK : write_all(in->job_fd, data, n_bytes, in->job_dir, ROWS_JOB_FILE, err);
     XXH3_128bits_update(in->hash, data, n_bytes);
     in->n_bytes += n_bytes;
-    if (!in->is_cloned && in->n_bytes - in->n_written_out >= WRITE_OUT_BYTES) {      /* only a hint: a failure shows at the sync */
-        sync_file_range(in->job_fd, (off_t)in->n_written_out, (off_t)(in->n_bytes - in->n_written_out), SYNC_FILE_RANGE_WRITE);
-        in->n_written_out = in->n_bytes;
-    }
     return st == FL_OK ? cut_lines(in, data, n_bytes, err) : st;
 }
 

@@ -7,7 +7,8 @@
  *          (id_runs.h). Only a job written to collide could be refused wrongly, and only itself.
  * Way      the caller's thread unpacks, hashes, copies and cuts the bytes into blocks of whole lines (ingest_block.h); parser threads (ingest_pool.h) read them; the
  *          caller's thread takes the results back in order. What comes out does not depend on the number of threads.
- * Memory   about 60 MB, whatever the job: blocks on the way 16 MB, a run of ids 24 MB while it is sorted, what fl_row_parse takes. A line of 64 MB takes 5 times its size.
+ * Memory   30 MB with two parsers, whatever the job: blocks on the way (at most 16 MB of lines), a run of ids (24 MB while it is sorted), what fl_row_parse takes. A line of
+ *          64 MB takes up to 5 times its size.
  * Threads  an ingest belongs to one thread. */
 #ifndef COORDINATOR_INGEST_H
 #define COORDINATOR_INGEST_H

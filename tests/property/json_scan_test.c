@@ -10,6 +10,7 @@
 #include <time.h>
 #include <cmocka.h>
 #include <jansson.h>
+#include "proto/job_row.h"
 #include "proto/json_scan.h"
 
 static uint64_t seed;
@@ -137,10 +138,57 @@ static void texts_are_accepted_and_read_as_jansson_does(void **state)
     assert_true(n_accepted > 40000);
 }
 
+/* A list that holds nothing but token ids, as jansson reads it. */
+static bool is_ids(const json_t *list)
+{
+    if (!json_is_array(list) || json_array_size(list) == 0) return false;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i);
+        if (!json_is_integer(item) || json_integer_value(item) < 0 || json_integer_value(item) > INT32_MAX) return false;
+    }
+    return true;
+}
+
+static void prompts_of_ids_are_read_as_jansson_does(void **state)
+{
+    (void)state;
+    static const char *const lists[] = { "{\"prompt\":[1,2,3]}", "{\"prompt\":[ 2147483647 , 0,\t17 ,5,1234567890 ]}", "{\"prompt\":[7],\"n\":1}", "{\"prompt\":[-0,10,200,3000,40000,500000]}" };
+    uint32_t n_lists = 0;
+    for (int i = 0; i < 100000; i++) {
+        char text[1024];
+        const char *list = lists[draw(sizeof lists / sizeof *lists)];
+        size_t n = strlen(list);
+        memcpy(text, list, n);
+        n = mutate(text, n, sizeof text);
+        char *exact = malloc(n ? n : 1);
+        assert_non_null(exact);
+        memcpy(exact, text, n);
+        fl_row row;
+        fl_row_fault fault;
+        json_error_t error;
+        fl_row_error code = fl_row_parse(&row, exact, n, 1, NULL, &fault);
+        json_t *theirs = json_loadb(exact, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
+        const json_t *prompt = json_object_get(theirs, "prompt");
+        bool excused = !theirs && (json_error_code(&error) == json_error_numeric_overflow || json_error_code(&error) == json_error_null_byte_in_key);
+        if (code == ROW_OK && row.prompt_kind == ROW_PROMPT_IDS && !excused) {
+            if (!is_ids(prompt)) fail_msg("%.*s\n  ours: %zu ids\n  jansson: %s", (int)n, exact, row.n_ids, theirs ? "something else" : error.text);
+            assert_int_equal(row.n_ids, json_array_size(prompt));
+            for (size_t k = 0; k < row.n_ids; k++) assert_int_equal(row.ids[k], json_integer_value(json_array_get(prompt, k)));
+            n_lists++;
+        } else if (theirs && json_object_size(theirs) == 1 && is_ids(prompt) && !memchr(exact, 0, n)) {
+            fail_msg("%.*s\n  ours: %d %s\n  jansson: a list of ids", (int)n, exact, code, fault.text);
+        }
+        fl_row_free(&row);
+        json_decref(theirs);
+        free(exact);
+    }
+    assert_true(n_lists > 20000);
+}
+
 int main(int argc, char **argv)
 {
     seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
     printf("seed %llu\n", (unsigned long long)seed);
-    const struct CMUnitTest tests[] = { cmocka_unit_test(texts_are_accepted_and_read_as_jansson_does) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(texts_are_accepted_and_read_as_jansson_does), cmocka_unit_test(prompts_of_ids_are_read_as_jansson_does) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
