@@ -14,6 +14,7 @@
 #include "proto/job_row.h"
 
 #define NAMED_LINE_BYTES_MAX (1u << 20)
+#define GROUP_BYTES (4u << 20)
 #define HASH_CHUNK_BYTES (256 * 1024)
 
 struct job_draft {
@@ -348,11 +349,18 @@ static fl_status append_job_record(ledger *l, const job_settings *settings, uint
     return st;
 }
 
+/* Groups of bad lines are bounded, since readers hold a whole one. The folder counts for nothing before the journal names it, however many are committed. */
+typedef struct { ledger *l; uint64_t committed; } fault_notes;
+
 static fl_status note_fault(void *context, const ingest_fault *fault, fl_err *err)
 {
+    fault_notes *notes = context;
     ledger_record record = { .kind = LEDGER_INGEST_ERROR, .row = fault->row, .code = fault->code, .line = fault->line, .line_offset = fault->offset,
                              .custom_id = { fault->custom_id, fault->custom_id_bytes }, .body = { fault->text, fault->text_bytes } };
-    return ledger_append(context, &record, err);
+    fl_status st = ledger_append(notes->l, &record, err);
+    if (st != FL_OK || ledger_bytes(notes->l) - notes->committed < GROUP_BYTES) return st;
+    notes->committed = ledger_bytes(notes->l);
+    return ledger_commit(notes->l, err);
 }
 
 void job_draft_close(job_draft *draft)
@@ -378,7 +386,8 @@ static fl_status finish_draft(job_draft *draft, const ingest_report *report, sto
     hash_to_hex(report->hash, job->settings.content);
     if ((st = ledger_create(&job->ledger, job->ledger_dir, err)) != FL_OK) return st;
     if ((st = append_job_record(job->ledger, &job->settings, report->n_rows, err)) != FL_OK) return st;
-    if ((st = ingest_faults(draft->ingest, note_fault, job->ledger, err)) != FL_OK) return st;
+    fault_notes notes = { job->ledger, 0 };
+    if ((st = ingest_faults(draft->ingest, note_fault, &notes, err)) != FL_OK) return st;
     if ((st = ledger_commit(job->ledger, err)) != FL_OK) return st;
     if ((st = spool_sync_dir(job->dir, err)) != FL_OK) return st;
     ledger_close(job->ledger);
