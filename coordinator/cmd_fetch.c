@@ -118,7 +118,7 @@ static fl_status follow(fetching *f, fl_err *err)
         for (int i = 0; i < 2; i++) {
             for (bool moved = true; moved; ) {
                 fl_status st = pull(f, &f->files[i], &moved, err);
-                if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped before %s was whole", f->files[0].file.path);
+                if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped before %s was whole; fetch again", f->files[0].file.path);
                 if (st != FL_OK) return st;
                 any |= moved;
                 moved = moved && !has_all(&f->files[i]);
@@ -128,7 +128,7 @@ static fl_status follow(fetching *f, fl_err *err)
         fl_status st = show(f, err);
         if (st != FL_OK && !command_signals()) return st;
         poll(NULL, 0, WAIT_MS);
-        if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped before %s was whole", f->files[0].file.path);
+        if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped before %s was whole; fetch again", f->files[0].file.path);
     }
     return FL_OK;
 }
@@ -145,7 +145,7 @@ static fl_status copy(const job_source *source, bool errors, fetch_file *to, fl_
     if (fd < 0) { st = fl_fail_errno(err, errno, "cannot read %s", path); goto done; }
     st = fetch_file_clear(to, err);
     for (ssize_t n = 1; st == FL_OK && n != 0; ) {
-        if (command_signals()) { st = fl_fail(err, FL_AGAIN, "stopped before %s was whole", to->path); goto done; }
+        if (command_signals()) { st = fl_fail(err, FL_AGAIN, "stopped before %s was whole; fetch again", to->path); goto done; }
         n = read(fd, piece, SERVICE_PIECE_BYTES);
         if (n < 0 && errno == EINTR) continue;
         st = n < 0 ? fl_fail_errno(err, errno, "cannot read %s", path) : fetch_file_add(to, piece, (size_t)n, err);
