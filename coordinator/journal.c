@@ -11,6 +11,7 @@
 
 #define SCHEMA_VERSION 2
 #define NAME_BYTES_MAX 4096
+#define VALUE_BYTES_MAX (4 << 20)        /* of what a hostile file makes SQLite read or compute; a lease of ours has 123 KB at most */
 
 enum { ADD_JOB, SET_STATE, DROP_JOB, REOPEN_JOB, DROP_JOB_LEASES, SAVE_LEASE, DROP_LEASE, SET_NEXT, N_STATEMENTS };
 static const char *const statements[N_STATEMENTS] = {
@@ -68,9 +69,13 @@ static fl_status read_number(journal *j, const char *sql, int64_t *value, fl_err
 
 static fl_status check_version(journal *j, bool may_create, fl_err *err)
 {
-    int64_t n_tables, version;
+    int64_t n_tables, n_foreign, version;
     fl_status st = read_number(j, "SELECT count(*) FROM sqlite_master", &n_tables, err);
     if (st != FL_OK) return st;
+    /* a view may be endless, a trigger may write what we did not; both would answer to our names */
+    st = read_number(j, "SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' OR sql LIKE '%GENERATED%'", &n_foreign, err);
+    if (st != FL_OK) return st;
+    if (n_foreign > 0) return fl_fail(err, FL_CORRUPT, "journal: %s holds views, triggers or other things that no journal has; start over with a new --spool", j->path);
     j->version = SCHEMA_VERSION;
     if (n_tables == 0 && may_create)
         return run_sql(j,
@@ -114,6 +119,7 @@ static fl_status open_file(journal **out, const char *path, bool read_only, fl_e
         goto done;
     }
     sqlite3_extended_result_codes(j->db, 0);
+    sqlite3_limit(j->db, SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX);
     if (!read_only && (st = run_sql(j, "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA trusted_schema=OFF;", err)) != FL_OK) goto done;
     if ((st = check_version(j, !read_only, err)) != FL_OK) goto done;
     for (int i = 0; i < N_STATEMENTS && !read_only; i++)

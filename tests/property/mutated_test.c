@@ -1,4 +1,4 @@
-/* Every decoder and loader of foreign bytes that has a fuzz target (tests/fuzz/fuzz_NAME.c, linked in here) takes 20,000 mutations of its corpus. The target asserts what
+/* Every decoder and loader of foreign bytes that has a fuzz target (tests/fuzz/fuzz_NAME.c, linked in here) takes 10,000 mutations of its corpus. The target asserts what
  * holds for any input: a good read that keeps the header's promises, or an error with a sentence. Here the heap is watched as well: no input of n bytes may take more
  * than the target's `fixed + per_byte * n` bytes at once. The seed is printed; TOKENFLEET_TEST_SEED gives another; `mutated_test NAME SEED NUMBER` runs one input again. */
 #include <dirent.h>
@@ -17,7 +17,7 @@
 #include "tests/heap_watch.h"
 #include "tests/mutate.h"
 
-#define INPUTS 20000
+#define INPUTS 10000
 #define SAMPLES_MAX 256
 
 /* FUZZ_TARGETS is X(name) for each fuzz_NAME.c that there is. */
@@ -29,6 +29,8 @@ FUZZ_TARGETS
 static const struct { const char *name; size_t fixed, per_byte; const char *why; } bounds[] = {
     { "detok", 64 << 10, 4000, "LZ4 makes at most 255 bytes of one, and each of those at most an id of 5 bytes in the table, twice for the comparison" },
     { "frame", 4 << 10, 2, "a copy" },
+    { "ingest", 8 << 20, 40, "blocks and a run of ids, whatever the job (ingest.h)" },
+    { "journal", 8 << 20, 400, "SQLite's page cache of 2 MB each for the maker and for us, a value as it is (at most 1 MB), 16 bytes an item of a lease" },
     { "job_row", 64 << 10, 40, "four bytes an id, and 16 bytes a key" },
     { "ledger", 2 << 20, 8, "a segment as it is, and the state of 8 rows" },
     { "model_config", 64 << 10, 400, "jansson's tree, and 4 bytes a layer of at most 4,096" },

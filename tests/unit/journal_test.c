@@ -213,6 +213,27 @@ static void a_newer_schema_and_a_foreign_file_are_refused(void **state)
     assert_int_equal(journal_open_read_only(&j, path, &err), FL_NOT_FOUND);
 }
 
+static void views_and_triggers_are_refused(void **state)
+{
+    (void)state;
+    static const char *const hostile[] = {               /* the first one never ends */
+        "DROP TABLE leases; CREATE VIEW leases AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id, 7 AS job, 5 AS worker, x'030002' AS items FROM n",
+        "CREATE TRIGGER t AFTER INSERT ON jobs BEGIN DELETE FROM leases; END",
+        "ALTER TABLE jobs ADD COLUMN made TEXT GENERATED ALWAYS AS (zeroblob(1000000000)) VIRTUAL",
+    };
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        fl_err err = { 0 };
+        journal *j = NULL;
+        write_some();
+        edit(hostile[i]);
+        assert_int_equal(journal_open_read_only(&j, path, &err), FL_CORRUPT);
+        assert_int_equal(journal_open(&j, path, &err), FL_CORRUPT);
+        assert_non_null(strstr(err.text, "views, triggers"));
+        teardown(NULL);
+        assert_int_equal(setup(NULL), 0);
+    }
+}
+
 static fl_status see_generation(void *context, const journal_job *job, fl_err *err)
 {
     (void)err;
@@ -304,7 +325,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(what_was_committed_is_there_after_reopening), T(a_transaction_that_was_not_committed_leaves_nothing), T(content_out_of_range_is_named),
-        T(a_newer_schema_and_a_foreign_file_are_refused), T(a_second_holder_is_refused),
+        T(a_newer_schema_and_a_foreign_file_are_refused), T(views_and_triggers_are_refused), T(a_second_holder_is_refused),
         T(a_retried_job_is_open_with_its_new_ledger_and_without_leases), T(a_journal_of_the_first_schema_is_read_and_brought_up), T(only_its_owner_may_read_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
