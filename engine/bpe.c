@@ -148,26 +148,36 @@ static int32_t merge_short(const bpe *b, int32_t *ids, int32_t n)
 typedef struct { int32_t id, before, after; } link;
 typedef struct { link *links; uint64_t *heap; size_t n_heap, heap_capacity; } chain;
 
+/* Four children a node: half the levels of two, and a node's children share a cache line or two; in a word of a megabyte it is the levels that cost. */
+enum { HEAP_WIDTH = 4 };
+
 static void heap_push(chain *c, uint64_t v)
 {
     FL_ASSERT(c->n_heap < c->heap_capacity);
     size_t i = c->n_heap++;
-    while (i > 0 && c->heap[(i - 1) / 2] > v) { c->heap[i] = c->heap[(i - 1) / 2]; i = (i - 1) / 2; }
+    while (i > 0 && c->heap[(i - 1) / HEAP_WIDTH] > v) { c->heap[i] = c->heap[(i - 1) / HEAP_WIDTH]; i = (i - 1) / HEAP_WIDTH; }
     c->heap[i] = v;
 }
 
 /* Let v sink from place i to where it belongs. */
 static void heap_sink(chain *c, size_t i, uint64_t v)
 {
+    uint64_t *heap = c->heap;
     for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= c->n_heap) break;
-        if (child + 1 < c->n_heap && c->heap[child + 1] < c->heap[child]) child++;
-        if (c->heap[child] >= v) break;
-        c->heap[i] = c->heap[child];
-        i = child;
+        size_t child = HEAP_WIDTH * i + 1, least = child;
+        if (child + HEAP_WIDTH <= c->n_heap) {
+            size_t left = child + (heap[child + 1] < heap[child]), right = child + 2 + (heap[child + 3] < heap[child + 2]);
+            least = heap[right] < heap[left] ? right : left;
+        } else if (child < c->n_heap) {
+            for (size_t k = child + 1; k < c->n_heap; k++) least = heap[k] < heap[least] ? k : least;
+        } else {
+            break;
+        }
+        if (heap[least] >= v) break;
+        heap[i] = heap[least];
+        i = least;
     }
-    c->heap[i] = v;
+    heap[i] = v;
 }
 
 static uint64_t heap_pop(chain *c)
@@ -193,7 +203,7 @@ static void heap_sweep(const bpe *b, chain *c)
         if (m && m->rank == (int32_t)(c->heap[i] >> 32)) c->heap[n++] = c->heap[i];
     }
     c->n_heap = n;
-    for (size_t i = n / 2; i-- > 0;) heap_sink(c, i, c->heap[i]);
+    for (size_t i = n / HEAP_WIDTH + 1; i-- > 0;) if (i < n) heap_sink(c, i, c->heap[i]);
 }
 
 static void chain_rank(const bpe *b, chain *c, int32_t at)

@@ -106,6 +106,80 @@ static void a_table_comes_back_from_its_wire_form(void **state)
     fl_detok_free(got);
 }
 
+/* Six ids: " a", the byte tokens 0xC3, 0xA9 and 0x20, a special, " b c". */
+enum { FORM_VOCAB = 6 };
+
+static fl_detok *a_form(void)
+{
+    static const uint8_t bytes[] = " a\xC3\xA9 <s> b c";
+    const uint32_t offsets[FORM_VOCAB + 1] = { 0, 2, 3, 4, 5, 8, 12 };
+    const uint8_t bits[FORM_VOCAB] = { 0, FL_TOKEN_BYTE, FL_TOKEN_BYTE, FL_TOKEN_BYTE, FL_TOKEN_SPECIAL, FL_TOKEN_TIGHT };
+    fl_detok *made = NULL, *table = NULL;
+    uint8_t *wire;
+    size_t n;
+    assert_int_equal(fl_detok_make_form(&made, FORM_VOCAB, bytes, offsets, bits, (fl_detok_form){ 1, ' ' }, NULL), FL_OK);
+    assert_int_equal(fl_detok_encode(made, &wire, &n, NULL), FL_OK);
+    assert_int_equal(fl_get_u16(wire + 4), 2);
+    assert_int_equal(fl_detok_decode(&table, wire, n, NULL), FL_OK);
+    assert_tables_equal(made, table);
+    fl_detok_free(made);
+    free(wire);
+    return table;
+}
+
+static void text_is(const fl_detok *table, const int32_t *ids, size_t n_ids, int64_t limit, const char *want)
+{
+    uint8_t *text = NULL;
+    size_t n = 0;
+    assert_int_equal(fl_detok_text(table, ids, n_ids, limit, &text, &n, NULL, NULL), FL_OK);
+    assert_int_equal(n, strlen(want));
+    assert_memory_equal(text, want, n);
+    free(text);
+}
+
+static void runs_of_byte_tokens_are_text_as_a_whole_or_not_at_all(void **state)
+{
+    (void)state;
+    fl_detok *table = a_form();
+    text_is(table, (int32_t[]){ 0, 1, 2, 0 }, 4, -1, "a\xC3\xA9 a");
+    text_is(table, (int32_t[]){ 0, 1, 4, 2 }, 4, -1, "a\xC3\xA9");                      /* a skipped id does not end a run */
+    text_is(table, (int32_t[]){ 0, 1, 0, 2 }, 4, -1, "a\xEF\xBF\xBD a\xEF\xBF\xBD");
+    text_is(table, (int32_t[]){ 0, 1, 2, 1 }, 4, -1, "a\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+    text_is(table, (int32_t[]){ 0, 1, 2, 1 }, 4, 3, "a\xC3\xA9");                        /* what is not shown breaks nothing */
+    text_is(table, (int32_t[]){ 0, 1, 2, 1 }, 4, 2, "a\xEF\xBF\xBD");
+    fl_detok_free(table);
+}
+
+static void a_texts_beginning_loses_its_spaces(void **state)
+{
+    (void)state;
+    fl_detok *table = a_form();
+    fl_detok_place place = { 0 };
+    size_t n;
+    text_is(table, (int32_t[]){ 0, 0 }, 2, -1, "a a");
+    text_is(table, (int32_t[]){ 4, 5, 5 }, 3, -1, "bc b c");                              /* the first id that is shown is tight */
+    text_is(table, (int32_t[]){ 3, 0 }, 2, -1, " a");                                     /* one space only */
+    text_is(table, (int32_t[]){ 3, 1 }, 2, -1, "\xEF\xBF\xBD\xEF\xBF\xBD");              /* a broken run has no space to lose */
+    assert_memory_equal(fl_detok_next(table, &place, 0, &n), "a", 1);
+    assert_int_equal(n, 1);
+    assert_memory_equal(fl_detok_next(table, &place, 0, &n), " a", 2);
+    assert_int_equal(n, 2);
+    fl_detok_free(table);
+}
+
+static void impossible_forms_are_refused(void **state)
+{
+    (void)state;
+    fl_detok *table = NULL;
+    fl_err err = { 0 };
+    const uint32_t offsets[2] = { 0, 2 };
+    const uint8_t byte = FL_TOKEN_BYTE, none = 0;
+    assert_int_equal(fl_detok_make_form(&table, 1, (const uint8_t *)"ab", offsets, &byte, (fl_detok_form){ 0, 0 }, &err), FL_CORRUPT);
+    assert_int_equal(fl_detok_make_form(&table, 1, (const uint8_t *)"ab", offsets, &none, (fl_detok_form){ 1, 0xE2 }, &err), FL_CORRUPT);
+    assert_int_equal(fl_detok_make_form(&table, 1, (const uint8_t *)"ab", offsets, &none, (fl_detok_form){ 0, ' ' }, &err), FL_CORRUPT);
+    assert_null(table);
+}
+
 static void a_model_without_tokenizer_gives_empty_text(void **state)
 {
     (void)state;
@@ -248,6 +322,9 @@ int main(void)
         cmocka_unit_test(ids_become_the_bytes_of_their_tokens_without_specials),
         cmocka_unit_test(a_text_is_cut_where_it_is_shown_and_each_id_has_its_end),
         cmocka_unit_test(a_table_comes_back_from_its_wire_form),
+        cmocka_unit_test(runs_of_byte_tokens_are_text_as_a_whole_or_not_at_all),
+        cmocka_unit_test(a_texts_beginning_loses_its_spaces),
+        cmocka_unit_test(impossible_forms_are_refused),
         cmocka_unit_test(a_model_without_tokenizer_gives_empty_text),
         cmocka_unit_test(bad_arguments_are_refused),
         cmocka_unit_test(every_cut_and_every_flipped_bit_is_refused),
