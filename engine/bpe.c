@@ -18,7 +18,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { SHARE_BITS = 32 };
+enum { SHARE_BITS = 32, PAIR_BITS_SHIFT = 3 };                           /* 8 bits for each of the table's slots: a sixteenth or less of the bits is set */
 enum { VOCAB_GAPS = 16, VOCAB_GAPS_FREE = 1 << 16 };                   /* ids without a token: up to 15 for each that has one, and these */
 enum { SHORT_MAX = 48, REBUILT_MAX = 256, TOKEN_BYTES_MAX = 1 << 16, NO_RANK = -1 };
 
@@ -33,6 +33,7 @@ struct bpe {
     uint32_t word_mask;
     merge_slot *merges;                  /* owned [merge_mask + 1] */
     uint64_t merge_mask;
+    uint64_t *pair_bits;                 /* owned; the pairs of `merges`, hashed */
     bool ignore_merges;
     uint64_t share[256];                 /* 2^SHARE_BITS / longest[b], rounded down; 0 where no bound can be given */
     int32_t byte_ids[256];               /* byte-level: of the byte itself; else of its fallback token. -1 = none */
@@ -108,9 +109,13 @@ static int32_t find_word(const bpe *b, const uint8_t *bytes, size_t n_bytes)
 static uint64_t pair_key(int32_t left, int32_t right) { return (uint64_t)(uint32_t)(left + 1) << 32 | (uint32_t)(right + 1); }
 static uint64_t pair_hash(uint64_t key) { key *= 0x9E3779B97F4A7C15ull; return key ^ key >> 32; }
 
+/* Most pairs merge to nothing, which a bit says without a visit to the table: it fits the cache, the table does not. */
+static uint64_t pair_bit(const bpe *b, uint64_t hash) { return hash >> 20 & (b->merge_mask << PAIR_BITS_SHIFT | ((1u << PAIR_BITS_SHIFT) - 1)); }
+
 static const merge_slot *find_merge(const bpe *b, int32_t left, int32_t right)
 {
-    uint64_t key = pair_key(left, right), at = pair_hash(key) & b->merge_mask;
+    uint64_t key = pair_key(left, right), hash = pair_hash(key), bit = pair_bit(b, hash), at = hash & b->merge_mask;
+    if (!(b->pair_bits[bit / 64] >> bit % 64 & 1)) return NULL;
     while (b->merges[at].key != 0 && b->merges[at].key != key) at = (at + 1) & b->merge_mask;
     return b->merges[at].key == key ? &b->merges[at] : NULL;
 }
@@ -394,7 +399,8 @@ static fl_status alloc_tables(bpe *b, size_t n_bytes, size_t n_merges, bool byte
     b->kind = calloc(n, sizeof *b->kind);
     b->word_slots = malloc(words * sizeof *b->word_slots);
     b->merges = calloc(merges, sizeof *b->merges);
-    bool complete = b->bytes && b->begin && b->kind && b->word_slots && b->merges;
+    b->pair_bits = calloc((merges << PAIR_BITS_SHIFT) / 64, sizeof *b->pair_bits);
+    bool complete = b->bytes && b->begin && b->kind && b->word_slots && b->merges && b->pair_bits;
     if (!byte_level) {
         b->character_ids = calloc(UNICODE_END, sizeof *b->character_ids);
         b->neighbours = calloc(NEIGHBOUR_BITS / 64, sizeof *b->neighbours);
@@ -554,6 +560,8 @@ static fl_status fill_merges(bpe *b, json_t *vocab, json_t *merges, fl_err *err)
         if ((st = part_id(vocab, joined, n[0] + n[1], rank, &whole, err)) != FL_OK) return st;
         uint64_t key = pair_key(left, right), at = pair_hash(key) & b->merge_mask;
         while (b->merges[at].key != 0 && b->merges[at].key != key) at = (at + 1) & b->merge_mask;
+        uint64_t bit = pair_bit(b, pair_hash(key));
+        b->pair_bits[bit / 64] |= 1ull << bit % 64;
         b->merges[at] = (merge_slot){ .key = key, .rank = (int32_t)rank, .id = whole };       /* of equal merges the last counts */
         if (b->neighbours) note_neighbours(b, whole);
     }
@@ -654,6 +662,7 @@ void bpe_close(bpe *b)
     free(b->kind);
     free(b->word_slots);
     free(b->merges);
+    free(b->pair_bits);
     free(b->character_ids);
     free(b->neighbours);
     free(b);
