@@ -151,7 +151,11 @@ static int32_t merge_short(const bpe *b, int32_t *ids, int32_t n)
 /* The symbols of a long pre-token, linked; a symbol that was merged into the one before it has id -1. The heap holds rank << 32 | place: the pair that begins at `place` had that rank when it
  * was pushed, and an entry whose pair has changed is skipped. */
 typedef struct { int32_t id, before, after; } link;
-typedef struct { link *links; uint64_t *heap; size_t n_heap, heap_capacity; } chain;
+typedef struct {
+    link *links;
+    uint64_t *heap; size_t n_heap, heap_capacity;
+    uint64_t *sorted; size_t n_sorted, at_sorted;        /* the first pairs of a very long word, sorted at once; the heap then holds only what merges make, and stays small */
+} chain;
 
 /* Four children a node: half the levels of two, and a node's children share a cache line or two; in a word of a megabyte it is the levels that cost. */
 enum { HEAP_WIDTH = 4 };
@@ -219,12 +223,50 @@ static void chain_rank(const bpe *b, chain *c, int32_t at)
     heap_push(c, (uint64_t)(uint32_t)m->rank << 32 | (uint32_t)at);
 }
 
+enum { SORT_LEAST = 4096, DIGIT_BITS = 12, DIGITS = 1 << DIGIT_BITS };
+
+/* Sort entries by rank (below 2^24: two digits); they come by place, and keep that order. */
+static void sort_entries(uint64_t *entries, uint64_t *spare, size_t n)
+{
+    for (int digit = 0; digit < 2; digit++) {
+        int shift = 32 + digit * DIGIT_BITS;
+        uint32_t begin[DIGITS + 1] = { 0 };
+        for (size_t i = 0; i < n; i++) begin[(entries[i] >> shift & (DIGITS - 1)) + 1]++;
+        for (int d = 0; d < DIGITS; d++) begin[d + 1] += begin[d];
+        for (size_t i = 0; i < n; i++) spare[begin[entries[i] >> shift & (DIGITS - 1)]++] = entries[i];
+        uint64_t *other = entries;
+        entries = spare;
+        spare = other;
+    }
+}
+
+static void first_pairs(const bpe *b, chain *c, int32_t n)
+{
+    _Static_assert(2 * FL_VOCAB_MAX <= 1 << 2 * DIGIT_BITS, "a rank has two digits");
+    if (n < SORT_LEAST) {
+        for (int32_t i = 0; i < n; i++) chain_rank(b, c, i);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        const merge_slot *m = chain_pair(b, c, i);
+        if (m) c->sorted[c->n_sorted++] = (uint64_t)(uint32_t)m->rank << 32 | (uint32_t)i;
+    }
+    sort_entries(c->sorted, c->heap, c->n_sorted);
+}
+
+static bool next_pair(chain *c, uint64_t *entry)
+{
+    bool is_sorted = c->at_sorted < c->n_sorted;
+    if (!is_sorted && c->n_heap == 0) return false;
+    *entry = is_sorted && (c->n_heap == 0 || c->sorted[c->at_sorted] < c->heap[0]) ? c->sorted[c->at_sorted++] : heap_pop(c);
+    return true;
+}
+
 static void merge_long(const bpe *b, chain *c, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) { c->links[i].before = i - 1; c->links[i].after = i + 1 < n ? i + 1 : -1; }
-    for (int32_t i = 0; i < n; i++) chain_rank(b, c, i);
-    while (c->n_heap > 0) {
-        uint64_t top = heap_pop(c);
+    first_pairs(b, c, n);
+    for (uint64_t top; next_pair(c, &top);) {
         int32_t at = (int32_t)(uint32_t)top;
         const merge_slot *m = chain_pair(b, c, at);
         if (!m || m->rank != (int32_t)(top >> 32)) continue;
@@ -286,20 +328,24 @@ static fl_status add_ids(id_list *out, const int32_t *ids, int32_t n, fl_err *er
     return st;
 }
 
-/* The heap has room for half as many entries again as there are symbols. A sweep leaves at most one a symbol, since a pair never comes back to its place (symbols only grow), and a merge takes
- * one entry and pushes at most two: so there are two sweeps at most. 24 bytes a byte of the word. */
+/* A sweep of the heap leaves at most one entry a symbol, since a pair never comes back to its place (symbols only grow), and a merge takes one entry, pushes at most two and ends one symbol:
+ * with room for two entries a symbol (one, where the first pairs are sorted apart) sweeps are few. 28 bytes a byte of the word. */
 static fl_status encode_long(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err)
 {
-    size_t links_bytes = (n_bytes * sizeof(link) + 7) & ~(size_t)7, n_heap = n_bytes + n_bytes / 2, want = links_bytes + n_heap * sizeof(uint64_t);
+    size_t links_bytes = (n_bytes * sizeof(link) + 7) & ~(size_t)7, want = links_bytes + 2 * n_bytes * sizeof(uint64_t);
     if (want > scratch->n_bytes) {
         free(scratch->memory);
         *scratch = (bpe_scratch){ .memory = malloc(want), .n_bytes = want };
         if (!scratch->memory) { scratch->n_bytes = 0; return fl_fail(err, FL_FULL, "tokenizer: no memory for a word of %zu bytes", n_bytes); }
     }
-    chain c = { .links = scratch->memory, .heap = (uint64_t *)((uint8_t *)scratch->memory + links_bytes), .heap_capacity = n_heap };
+    chain c = { .links = scratch->memory, .heap = (uint64_t *)((uint8_t *)scratch->memory + links_bytes), .heap_capacity = 2 * n_bytes };
     int32_t *ids = (int32_t *)c.heap, n = word_symbols(b, bytes, n_bytes, ids);          /* the heap is still empty */
     for (int32_t i = 0; i < n; i++) c.links[i].id = ids[i];
     if (n == 0) return FL_OK;
+    if (n >= SORT_LEAST) {
+        c.sorted = c.heap + n_bytes;
+        c.heap_capacity = n_bytes;
+    }
     merge_long(b, &c, n);
     fl_status st = FL_OK;
     for (int32_t at = 0; at >= 0 && st == FL_OK; at = c.links[at].after) st = id_list_add(out, c.links[at].id, err);

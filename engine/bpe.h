@@ -31,7 +31,7 @@ const uint8_t *bpe_token(const bpe *b, int32_t id, size_t *n_bytes);
 /* As many tokens at least has any pre-token (or several) of these bytes. A bound, found in one pass without memory. */
 size_t bpe_least_tokens(const bpe *b, const uint8_t *bytes, size_t n_bytes);
 
-/* Append the ids of one pre-token of n_bytes (>= 1, below 2^31). Takes 24 bytes of scratch a byte. */
+/* Append the ids of one pre-token of n_bytes (>= 1, below 2^31). Takes 28 bytes of scratch a byte. */
 fl_status bpe_encode(const bpe *b, bpe_scratch *scratch, const uint8_t *bytes, size_t n_bytes, id_list *out, fl_err *err);
 
 /* Bytes of a token written in the byte alphabet (GPT-2's: printable bytes as themselves, the rest from U+0100 on); false when a character is not of it. `out` has room

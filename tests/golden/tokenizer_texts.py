@@ -48,7 +48,7 @@ def _one(rng, code, names):
 def texts(code, names, count=5000):
     rng = random.Random(31337)
     out = [""] + [c * n for c, n in (("a", 5000), (" ", 3000), ("\n", 2000), ("ab", 2000), ("日", 1000), ("▁", 1000), ("=", 2500), ("0123456789", 300), ("\u0301", 800), ("😀", 500), ("Ω ", 700))]
-    out += ["".join(rng.choice("abcdefgh") for _ in range(4000)), "".join(rng.choice("ACGT") for _ in range(4000)), code[:6000]]
+    out += ["".join(rng.choice("abcdefgh") for _ in range(9000)), "".join(rng.choice("ACGT") for _ in range(4000)), code[:6000]]
     out += _planes()
     while len(out) < count:
         out.append(_one(rng, code, names))
