@@ -33,9 +33,9 @@ static uint8_t *more(ingest_block *b, block_bytes *to, size_t n_bytes)
 
 static void note_unknown(ingest_block *b, const char *names)
 {
-    uint8_t *last = b->unknown.bytes + b->unknown_last;
+    uint8_t *last = b->unknown.used ? b->unknown.bytes + b->unknown_last : NULL;
     size_t n = strlen(names);
-    if (b->unknown.used && fl_get_u32(last + 4) == n && memcmp(last + UNKNOWN_HEAD, names, n) == 0) {
+    if (last && fl_get_u32(last + 4) == n && memcmp(last + UNKNOWN_HEAD, names, n) == 0) {
         fl_put_u32(last, fl_get_u32(last) + 1);
         return;
     }

@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <xxhash.h>
 #include <zlib.h>
+#include "proto/json_load.h"
 #include "proto/job_row.h"
 
 #define NAMED_LINE_BYTES_MAX (1u << 20)
@@ -76,14 +77,14 @@ static fl_status settings_to_json(const job_settings *s, uint64_t n_rows, char *
 
 fl_status job_settings_parse(job_settings *out, const void *data, size_t n_bytes, fl_err *err)
 {
-    json_error_t where;
-    json_t *json = json_loadb(data, n_bytes, 0, &where);
+    json_t *json = NULL;
     const char *name = NULL, *seed = NULL, *model = NULL, *defaults = NULL, *content = NULL, *duplicates = "error";
     json_int_t created = 0, max_context = 0, now = 0;
     int version = 0;
-    fl_status st = FL_OK;
+    fl_status st = fl_json_load(&json, "the job's first record", data, n_bytes, 0, err);
     char *end = NULL;
-    if (!json || json_unpack(json, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s?s}", "version", &version, "content", &content, "name", &name, "seed", &seed,
+    if (st != FL_OK) goto done;
+    if (json_unpack(json, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s?s}", "version", &version, "content", &content, "name", &name, "seed", &seed,
                              "created", &created, "max_context", &max_context, "now", &now, "model", &model, "defaults", &defaults, "duplicates", &duplicates) != 0) {
         st = fl_fail(err, FL_CORRUPT, "the job's first record does not hold its settings");
         goto done;

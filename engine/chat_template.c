@@ -2,6 +2,7 @@
  * The helper's limits are the kernel's (address space, a CPU timer that it arms for each row), so a row's fate does not depend on how busy the machine is. The wall clock only
  * guards against a helper that does not run at all. */
 #include "engine/chat_template.h"
+#include "proto/json_load.h"
 #include "engine/chat_helper.h"
 
 #include <dirent.h>
@@ -81,9 +82,9 @@ static fl_status read_json(const char *dir, const char *name, json_t **out, fl_e
     *out = NULL;
     fl_status st = read_optional(dir, name, &text, &n, err);
     if (st != FL_OK || !text) return st;
-    *out = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
+    st = fl_json_load(out, name, text, n, JSON_ALLOW_NUL, err);
     free(text);
-    if (json_is_object(*out)) return FL_OK;
+    if (st == FL_FULL || json_is_object(*out)) return st;
     json_decref(*out);
     *out = NULL;
     return fl_fail(err, FL_CORRUPT, "chat template: the model's %s is not a JSON object", name);

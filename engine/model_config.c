@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/ops.h"
+#include "proto/json_load.h"
 #include "proto/detok.h"
 
 #define CONFIG_BYTES_MAX (16u << 20)
@@ -440,14 +441,14 @@ static void read_generation(model_config *c, field_reader *r)
     read_eos(c, r);
 }
 
-/* An object from text; NULL with the sentence when it is none. */
-static json_t *load_object(const char *file, const char *json, size_t n_bytes, fl_err *err)
+/* An object from text. */
+static fl_status load_object(json_t **object, const char *file, const char *json, size_t n_bytes, fl_err *err)
 {
-    json_error_t where;
-    json_t *object = json_loadb(json, n_bytes, 0, &where);
-    if (!object) { fl_fail(err, FL_CORRUPT, "%s: not JSON: %s (line %d)", file, where.text, where.line); return NULL; }
-    if (!json_is_object(object)) { json_decref(object); fl_fail(err, FL_CORRUPT, "%s: not a JSON object", file); return NULL; }
-    return object;
+    fl_status status = fl_json_load(object, file, json, n_bytes, 0, err);
+    if (status != FL_OK || json_is_object(*object)) return status;
+    json_decref(*object);
+    *object = NULL;
+    return fl_fail(err, FL_CORRUPT, "%s: not a JSON object", file);
 }
 
 fl_status model_config_parse(model_config *config, const char *json, size_t json_bytes, const char *generation, size_t generation_bytes, fl_err *err)
@@ -455,8 +456,8 @@ fl_status model_config_parse(model_config *config, const char *json, size_t json
     fl_status status = FL_OK;
     model_config c = { 0 };
     json_t *root = NULL, *settings = NULL;
-    if (!(root = load_object("config.json", json, json_bytes, err))) { status = FL_CORRUPT; goto done; }
-    if (generation && !(settings = load_object("generation_config.json", generation, generation_bytes, err))) { status = FL_CORRUPT; goto done; }
+    if ((status = load_object(&root, "config.json", json, json_bytes, err)) != FL_OK) goto done;
+    if (generation && (status = load_object(&settings, "generation_config.json", generation, generation_bytes, err)) != FL_OK) goto done;
 
     const json_t *text = json_object_get(root, "text_config");
     if (!json_is_object(text) && json_is_object(json_object_get(root, "vision_config"))) {

@@ -1,4 +1,5 @@
 #include "engine/safetensors.h"
+#include "proto/json_load.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -160,10 +161,11 @@ static fl_status index_file(safetensors *st, weight_file *file, fl_err *err)
                        file->name, (unsigned long long)json_bytes, file->n_bytes);
     file->header_bytes = 8 + (size_t)json_bytes;
 
-    json_error_t where;
-    json_t *header = json_loadb((const char *)file->bytes + 8, (size_t)json_bytes, JSON_REJECT_DUPLICATES, &where);
-    if (!header) return fl_fail(err, FL_CORRUPT, "%s: the header is not JSON: %s", file->name, where.text);
-    fl_status status = FL_OK;
+    char what[300];
+    json_t *header = NULL;
+    snprintf(what, sizeof what, "%s: the header", file->name);
+    fl_status status = fl_json_load(&header, what, (const char *)file->bytes + 8, (size_t)json_bytes, JSON_REJECT_DUPLICATES, err);
+    if (status != FL_OK) return status;
     size_t first = st->n_tensors;
     const char *name;
     json_t *entry;

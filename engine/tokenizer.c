@@ -1,5 +1,6 @@
 /* raw text ─▶ added tokens ─▶ normalizer ─▶ normalized added tokens ─▶ pre-tokenizer ─▶ BPE ─▶ (post-processor's tokens around it) */
 #include "engine/tokenizer.h"
+#include "proto/json_load.h"
 #include "engine/added_tokens.h"
 #include "engine/bpe.h"
 #include "engine/normalize.h"
@@ -131,16 +132,17 @@ fl_status tokenizer_open(tokenizer **out, const char *path, fl_err *err)
 {
     char *text = NULL;
     size_t n_bytes = 0;
-    json_error_t at;
+    char what[200];
     json_t *root = NULL;
     fl_status st = read_file(path, &text, &n_bytes, err);
     if (st != FL_OK) return st;
     tokenizer *t = calloc(1, sizeof *t);
     if (!t) { st = fl_fail(err, FL_FULL, "tokenizer: no memory"); goto done; }
-    root = json_loadb(text, n_bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &at);
+    snprintf(what, sizeof what, "tokenizer: %s", path);
+    st = fl_json_load(&root, what, text, n_bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, err);
     free(text);
     text = NULL;
-    if (!root) { st = fl_fail(err, FL_CORRUPT, "tokenizer: %s is not JSON: line %d: %s", path, at.line, at.text); goto done; }
+    if (st != FL_OK) goto done;
     if ((st = build(t, root, err)) != FL_OK) goto done;
     *out = t;
     t = NULL;
