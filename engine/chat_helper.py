@@ -98,14 +98,46 @@ class Renderer:
         if name not in self.prepared:
             self.prepared[name] = self.prepare(self.sources[name])
         template, takes_lists = self.prepared[name]
-        random.seed(0)                           # for |random and lipsum(): a row renders the same in every process
         variables = dict(self.special)
         variables["add_generation_prompt"] = request.get("add_generation_prompt", True)
         variables.update(kwargs)
         messages = [m if takes_lists else joined(m) for m in request["messages"]]
         variables.update(messages=messages, tools=tools)
         variables.setdefault("documents", None)
-        return template.render(variables)
+        random.seed(0)                           # for |random and lipsum(): a row renders the same in every process
+        try:
+            return template.render(variables)
+        except MemoryError:
+            raise
+        except Exception:
+            variables["messages"] = [with_argument_objects(m) for m in messages]
+            if variables["messages"] == messages:
+                raise
+            refused = sys.exc_info()[1]
+        random.seed(0)
+        try:
+            return template.render(variables)
+        except MemoryError:
+            raise
+        except Exception:
+            raise refused
+
+
+def with_argument_objects(message):
+    """The message with the arguments of its tool calls as objects: OpenAI's rows carry them as a JSON string, and templates that walk over them refuse that."""
+    def parsed(call):
+        function = call.get("function") if isinstance(call, dict) else None
+        arguments = function.get("arguments") if isinstance(function, dict) else None
+        if not isinstance(arguments, str):
+            return call
+        try:
+            value = json.loads(arguments)
+        except ValueError:
+            return call
+        return {**call, "function": {**function, "arguments": value}} if isinstance(value, dict) else call
+
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    return {**message, "tool_calls": [parsed(c) for c in calls]} if isinstance(calls, list) else message
 
 
 def joined(message):

@@ -5,7 +5,7 @@
     python3 make_chat_vectors.py FOLDER --show NAME I   what is rendered of request I
 
 vectors.json: {"now": s, "templates": {NAME: [CRC-32 of the text, null where rendering fails]}}. A template that does not iterate message content gets text parts joined with newlines, as
-ops/DESIGN.md says; all else is handed to apply_chat_template as it is.
+ops/DESIGN.md says, and one that refuses the JSON string of a tool call's arguments gets the object; all else is handed to apply_chat_template as it is.
 """
 import json
 import re
@@ -38,13 +38,28 @@ def joined(message):
     return {**message, "content": "\n".join(p["text"] for p in content)} if isinstance(content, list) else message
 
 
+def with_argument_objects(message):
+    """The message with the arguments of its tool calls as objects."""
+    if not message.get("tool_calls"):
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        arguments = call["function"]["arguments"]
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+        calls.append({**call, "function": {**call["function"], "arguments": value}})
+    return {**message, "tool_calls": calls}
+
+
 def render(tokenizer, source, request):
     messages = request["messages"] if LISTS.search(source) else [joined(m) for m in request["messages"]]
+    rest = dict(tools=request.get("tools"), add_generation_prompt=request.get("add_generation_prompt", True), tokenize=False, **request.get("chat_template_kwargs", {}))
     try:
-        return tokenizer.apply_chat_template(messages, tools=request.get("tools"), add_generation_prompt=request.get("add_generation_prompt", True), tokenize=False,
-                                             **request.get("chat_template_kwargs", {}))
+        return tokenizer.apply_chat_template(messages, **rest)
     except Exception as error:  # noqa: BLE001  what a template raises is part of what is recorded
-        return error
+        try:
+            return tokenizer.apply_chat_template([with_argument_objects(m) for m in messages], **rest)
+        except Exception:  # noqa: BLE001
+            return error
 
 
 def main():

@@ -237,6 +237,22 @@ static void text_parts_stay_a_list_where_the_template_iterates_them(void **state
     expect_source("{% for m in messages %}{% for p in m.content %}{{ p }}.{% endfor %}{% endfor %}", HELLO, "h.e.l.l.o.");
 }
 
+/* OpenAI's rows carry the arguments of a tool call as a JSON string. A template that takes it gets it; one that walks over an object gets the object. */
+static void arguments_of_tool_calls_are_objects_for_templates_that_need_them(void **state)
+{
+    (void)state;
+#define CALL(arguments) "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":" arguments "}}]}]}"
+    static const char walks[] = "{% for k, v in messages[0].tool_calls[0].function.arguments.items() %}{{ k }}={{ v }};{% endfor %}";
+    expect_source(walks, CALL("{\"a\":1,\"b\":\"x\"}"), "a=1;b=x;");
+    expect_source(walks, CALL("\"{\\\"a\\\":1,\\\"b\\\":\\\"x\\\"}\""), "a=1;b=x;");
+    expect_source("{{ messages[0].tool_calls[0].function.arguments }}", CALL("\"{\\\"a\\\": 1}\""), "{\"a\": 1}");
+    chat_template *t = open_source("{{ raise_exception('no') if messages[0].tool_calls[0].function.arguments is string else raise_exception('object') }}");
+    expect(t, CALL("\"{}\""), "!chat template: TemplateError: no");      /* the sentence is about what the row says */
+    expect(t, CALL("\"[1]\""), "!chat template: TemplateError: no");
+    chat_template_close(t);
+#undef CALL
+}
+
 static void raising_template_is_a_row_error_and_the_next_row_works(void **state)
 {
     (void)state;
@@ -384,6 +400,7 @@ int main(void)
         cmocka_unit_test(environment_is_that_of_transformers),
         cmocka_unit_test(random_choices_are_the_same_for_every_row_and_process),
         cmocka_unit_test(text_parts_stay_a_list_where_the_template_iterates_them),
+        cmocka_unit_test(arguments_of_tool_calls_are_objects_for_templates_that_need_them),
         cmocka_unit_test(raising_template_is_a_row_error_and_the_next_row_works),
         cmocka_unit_test(hanging_template_is_killed_with_one_sentence),
         cmocka_unit_test(hungry_template_is_stopped_with_one_sentence),
