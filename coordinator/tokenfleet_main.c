@@ -11,6 +11,7 @@
 static const struct { const char *name; int (*main)(int argc, char **argv); const char *help; } commands[] = {
     { "run", cmd_run, "run a job on this machine: JSONL in, completions out, in order" },
     { "generate", cmd_generate, "complete one prompt" },
+    { "inspect", cmd_inspect, "what a model is, what it needs, and whether it runs here" },
     { "coordinator", cmd_coordinator, "serve a spool to workers and clients" },
     { "submit", cmd_submit, "give a job to a coordinator" },
     { "list", cmd_list, "the jobs of a coordinator or spool" },

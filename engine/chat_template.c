@@ -178,6 +178,20 @@ done:
     return st;
 }
 
+fl_status chat_template_names(json_t **names, const char *model_dir, fl_err *err)
+{
+    json_t *config = NULL, *templates = json_object(), *list = json_array(), *source;
+    const char *name;
+    fl_status st = read_json(model_dir, "tokenizer_config.json", &config, err);
+    if (st == FL_OK) st = gather_templates(templates, config, model_dir, err);
+    if (st == FL_OK) json_object_foreach(templates, name, source) json_array_append_new(list, json_string(name));
+    json_decref(config);
+    json_decref(templates);
+    if (st == FL_OK) *names = list;
+    else json_decref(list);
+    return st;
+}
+
 /* ---- the helper process ---- */
 
 /* Between fork and exec: only calls that are safe there. */

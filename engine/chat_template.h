@@ -7,6 +7,7 @@
 #ifndef ENGINE_CHAT_TEMPLATE_H
 #define ENGINE_CHAT_TEMPLATE_H
 
+#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "proto/status.h"
@@ -18,6 +19,9 @@ typedef struct chat_template chat_template;
  * hold none that can be read: a sentence without paths, for it may become a row error. FL_IO when Python or Jinja2 is missing. A template that cannot be compiled fails each row. */
 fl_status chat_template_open(chat_template **out, const char *model_dir, fl_err *err);
 void      chat_template_close(chat_template *t);                         /* accepts NULL */
+
+/* The names of those templates, an array of strings that is the caller's, without starting anything. Fails as chat_template_open does for the model's files. */
+fl_status chat_template_names(json_t **names, const char *model_dir, fl_err *err);
 
 /* Render `request` (fl_row.text of a messages row). now_s is what strftime_now sees. *text is malloc'ed UTF-8, NUL-terminated. FL_INVALID: the template refused or failed
  * (a row error; the sentence is a function of row and template). FL_IO, FL_TIMEOUT (60 s of wall time without an answer): the helper cannot run. */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "engine/fingerprint.h"
 #include "engine/kv_cache.h"
+#include "engine/memory_plan.h"
 #include "engine/model.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
@@ -15,10 +16,6 @@
 #include "proto/log.h"
 
 #define NUMERICS_VERSION 1               /* bumped by any change of bits in kernels, sampler or the order of a forward pass */
-#define BATCH_MAX 4096
-#define PREFILL_BUDGET_MAX (1 << 16)
-#define KV_DEFAULT_BYTES (64u << 20)     /* the default pool, when it holds a full context */
-#define LOGITS_BYTES (16u << 20)         /* logits computed at a time, at least one row */
 
 /* One row of logits of the step: what becomes of it. */
 typedef struct { request *r; sequence *seq; int32_t position; bool is_prefill; } logit_row;
@@ -33,7 +30,7 @@ struct engine {
     scheduler *scheduler;
     sampler *chain;
     fl_detok *detok;
-    int32_t batch_max, prefill_budget, n_rows_max;
+    memory_plan plan;
 
     request *first, *last;               /* live requests, oldest first */
     uint64_t n_requests;                 /* ever added: the next one's number */
@@ -41,27 +38,15 @@ struct engine {
     engine_event *events; size_t n_events, events_capacity;      /* not yet handed out, oldest first */
     engine_stats stats;
 
-    /* of one step: [n_rows_max], [batch_max], [logit rows at a time] */
+    /* of one step: [plan.n_rows], [plan.batch_max], [plan.n_logit_rows] */
     int32_t *ids, *positions, *seq_of_row, *logit_rows;
     int32_t *row_begin, *slots; bool *is_prefill;
     int32_t *tables; size_t tables_capacity;
     logit_row *rows;
-    float *hidden, *logits, *lse; int32_t logits_max;
+    float *hidden, *logits, *lse;
 };
 
 /* ---- open ---- */
-
-static fl_status read_limits(engine *e, const engine_options *options, fl_err *err)
-{
-    e->batch_max = options->batch_max ? options->batch_max : 64;
-    int32_t budget = options->prefill_budget ? options->prefill_budget : 512;
-    if (e->batch_max < 1 || e->batch_max > BATCH_MAX) return fl_fail(err, FL_INVALID, "engine: the batch limit must be 1 to %d, not %d", BATCH_MAX, e->batch_max);
-    if (budget < 1 || budget > PREFILL_BUDGET_MAX) return fl_fail(err, FL_INVALID, "engine: the prefill budget must be 1 to %d tokens, not %d", PREFILL_BUDGET_MAX, budget);
-    if (options->context_max < 0) return fl_fail(err, FL_INVALID, "engine: the context must be 0 or more tokens, not %d", options->context_max);
-    e->prefill_budget = budget < OPS_BLOCK_TOKENS ? OPS_BLOCK_TOKENS : budget / OPS_BLOCK_TOKENS * OPS_BLOCK_TOKENS;
-    e->n_rows_max = e->batch_max + e->prefill_budget;
-    return FL_OK;
-}
 
 static fl_status open_tokenizer(engine *e, const char *model_dir, int32_t n_vocab, fl_err *err)
 {
@@ -76,43 +61,24 @@ static fl_status open_tokenizer(engine *e, const char *model_dir, int32_t n_voca
     return st;
 }
 
-/* The pool in blocks: as asked, else as much as a full batch could use, bounded by KV_DEFAULT_BYTES; one full context at least. */
-static fl_status plan_blocks(int32_t *n_blocks, const engine *e, int64_t kv_tokens, int64_t token_bytes, fl_err *err)
-{
-    const int64_t context = model_context(e->m), one = kv_blocks_of(context);
-    if (kv_tokens < 0) return fl_fail(err, FL_INVALID, "engine: the KV pool must be 0 or more tokens, not %lld", (long long)kv_tokens);
-    if (kv_tokens > 0 && kv_tokens / OPS_BLOCK_TOKENS < one)
-        return fl_fail(err, FL_INVALID, "engine: a KV pool of %lld tokens does not hold one full context of %lld in blocks of %d; ask for %lld or more, or lower --max-context",
-                       (long long)kv_tokens, (long long)context, OPS_BLOCK_TOKENS, (long long)one * OPS_BLOCK_TOKENS);
-    int64_t blocks = kv_tokens / OPS_BLOCK_TOKENS;
-    if (kv_tokens == 0) {
-        blocks = token_bytes > 0 ? KV_DEFAULT_BYTES / (token_bytes * OPS_BLOCK_TOKENS) : INT32_MAX;
-        if (blocks > one * e->batch_max) blocks = one * e->batch_max;
-        if (blocks < one) blocks = one;
-    }
-    if (blocks > INT32_MAX / OPS_BLOCK_TOKENS) return fl_fail(err, FL_INVALID, "engine: a KV pool of %lld tokens is more than a block table can name", (long long)blocks * OPS_BLOCK_TOKENS);
-    *n_blocks = (int32_t)blocks;
-    return FL_OK;
-}
-
-static fl_status open_pools(engine *e, int64_t kv_tokens, fl_err *err)
+static fl_status open_pools(engine *e, fl_err *err)
 {
     const model_config *c = model_describe(e->m);
     const cache_needs needs = model_config_caches(c);
-    int32_t n_blocks = 0;
-    fl_status st = plan_blocks(&n_blocks, e, kv_tokens, (int64_t)(needs.kv_token_floats * sizeof(float)), err);
-    if (st == FL_OK) st = kv_cache_open(&e->kv, needs.kv_layers, c->n_kv_heads, c->head_dim, n_blocks, err);
-    if (st == FL_OK) st = state_pool_open(&e->states, needs.state_layers, needs.delta_floats, needs.conv_floats, e->batch_max, err);
-    if (st == FL_OK) st = scheduler_open(&e->scheduler, e->kv, e->states, e->batch_max, e->prefill_budget, err);
-    if (st == FL_OK) e->info.kv_tokens = (int64_t)n_blocks * OPS_BLOCK_TOKENS;
-    return st;
+    fl_status st = kv_cache_open(&e->kv, needs.kv_layers, c->n_kv_heads, c->head_dim, e->plan.kv_blocks, err);
+    if (st == FL_OK) st = state_pool_open(&e->states, needs.state_layers, needs.delta_floats, needs.conv_floats, e->plan.batch_max, err);
+    if (st == FL_OK) st = scheduler_open(&e->scheduler, e->kv, e->states, e->plan.batch_max, e->plan.prefill_budget, err);
+    if (st != FL_OK) return st;
+    FL_ASSERT(kv_cache_block_floats(e->kv) * sizeof(float) * (size_t)e->plan.kv_blocks == e->plan.kv);
+    FL_ASSERT(state_pool_slot_floats(e->states) * sizeof(float) * (size_t)e->plan.batch_max == e->plan.states);
+    e->info.kv_tokens = (int64_t)e->plan.kv_blocks * OPS_BLOCK_TOKENS;
+    return FL_OK;
 }
 
 static fl_status open_step_memory(engine *e, fl_err *err)
 {
     const model_config *c = model_describe(e->m);
-    const size_t rows = (size_t)e->n_rows_max, seqs = (size_t)e->batch_max, row_bytes = (size_t)c->n_vocab * sizeof(float);
-    e->logits_max = (int32_t)(LOGITS_BYTES / row_bytes < 1 ? 1 : LOGITS_BYTES / row_bytes > 64 ? 64 : LOGITS_BYTES / row_bytes);
+    const size_t rows = (size_t)e->plan.n_rows, seqs = (size_t)e->plan.batch_max, row_bytes = (size_t)c->n_vocab * sizeof(float);
     e->ids = calloc(rows, sizeof *e->ids);
     e->positions = calloc(rows, sizeof *e->positions);
     e->seq_of_row = calloc(rows, sizeof *e->seq_of_row);
@@ -122,10 +88,10 @@ static fl_status open_step_memory(engine *e, fl_err *err)
     e->slots = calloc(seqs, sizeof *e->slots);
     e->is_prefill = calloc(seqs, sizeof *e->is_prefill);
     e->hidden = calloc(rows * (size_t)c->hidden, sizeof *e->hidden);
-    e->logits = calloc((size_t)e->logits_max, row_bytes);
-    e->lse = calloc((size_t)e->logits_max, sizeof *e->lse);
+    e->logits = calloc((size_t)e->plan.n_logit_rows, row_bytes);
+    e->lse = calloc((size_t)e->plan.n_logit_rows, sizeof *e->lse);
     bool ok = e->ids && e->positions && e->seq_of_row && e->logit_rows && e->rows && e->row_begin && e->slots && e->is_prefill && e->hidden && e->logits && e->lse;
-    return ok ? FL_OK : fl_fail(err, FL_FULL, "engine: no memory for a step of %d rows; lower the batch limit or the prefill budget", e->n_rows_max);
+    return ok ? FL_OK : fl_fail(err, FL_FULL, "engine: no memory for a step of %d rows; lower the batch limit or the prefill budget", e->plan.n_rows);
 }
 
 static const char *dtype_word(dtype type) { return type == DTYPE_BF16 ? "bf16" : type == DTYPE_F16 ? "f16" : "f32"; }
@@ -169,33 +135,23 @@ static fl_status describe(engine *e, const char *model_dir, fl_err *err)
     return st;
 }
 
-static void log_plan(const engine *e)
-{
-    uint64_t weights = 0;
-    for (size_t i = 0; i < safetensors_count(model_weights(e->m)); i++) weights += safetensors_at(model_weights(e->m), i)->n_bytes;
-    fl_log(FL_LOG_INFO, "engine: %s (%s) on %s, %s, context %d", e->name, e->info.architecture, e->o->name, e->numerics, e->info.context_max);
-    fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped and %.1f MB expanded from F8_E4M3, tables %.1f MB, activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
-           (double)weights / 1e6, (double)model_expanded_bytes(e->m) / 1e6, (double)model_table_bytes(e->m) / 1e6,
-           ((double)model_scratch_bytes(e->m) + (double)e->n_rows_max * model_describe(e->m)->hidden * 4.0) / 1e6, e->n_rows_max,
-           (double)e->logits_max * e->info.n_vocab * 4.0 / 1e6, e->logits_max);
-    fl_log(FL_LOG_INFO, "engine: memory plan: KV %.1f MB (%lld tokens), states %.1f MB (%d slots)", (double)kv_cache_block_floats(e->kv) * 4.0 * kv_cache_blocks(e->kv) / 1e6,
-           (long long)e->info.kv_tokens, (double)state_pool_slot_floats(e->states) * 4.0 * e->batch_max / 1e6, e->batch_max);
-}
-
 fl_status engine_open(engine **out, const engine_options *options, fl_err *err)
 {
     fl_status status = FL_OK;
     engine *e = calloc(1, sizeof *e);
     if (!e) { status = fl_fail(err, FL_FULL, "engine: no memory"); goto done; }
-    if ((status = read_limits(e, options, err)) != FL_OK) goto done;
     if ((status = ops_cpu_open(&e->o, options->n_threads, err)) != FL_OK) goto done;
-    if ((status = model_open(&e->m, options->model, e->o, e->n_rows_max, options->context_max, err)) != FL_OK) goto done;
+    if ((status = model_map(&e->m, options->model, err)) != FL_OK) goto done;
+    if ((status = memory_plan_make(&e->plan, e->m, e->o, options, err)) != FL_OK) goto done;
+    if ((status = memory_plan_check(&e->plan, err)) != FL_OK) goto done;
+    if ((status = model_load(e->m, e->o, e->plan.n_rows, e->plan.context, err)) != FL_OK) goto done;
     if ((status = describe(e, options->model, err)) != FL_OK) goto done;
     if ((status = open_tokenizer(e, options->model, e->info.n_vocab, err)) != FL_OK) goto done;
-    if ((status = open_pools(e, options->kv_tokens, err)) != FL_OK) goto done;
+    if ((status = open_pools(e, err)) != FL_OK) goto done;
     if ((status = open_step_memory(e, err)) != FL_OK) goto done;
     if ((status = sampler_open(&e->chain, e->info.n_vocab, err)) != FL_OK) goto done;
-    log_plan(e);
+    fl_log(FL_LOG_INFO, "engine: %s (%s) on %s, %s, context %d", e->name, e->info.architecture, e->o->name, e->numerics, e->info.context_max);
+    memory_plan_log(&e->plan);
     *out = e;
     e = NULL;
 done:
@@ -463,8 +419,8 @@ static fl_status use_logits(engine *e, int32_t n_logits, fl_err *err)
 {
     fl_status st = FL_OK;
     const size_t n_vocab = (size_t)e->info.n_vocab, hidden = (size_t)model_describe(e->m)->hidden;
-    for (int32_t begin = 0; st == FL_OK && begin < n_logits; begin += e->logits_max) {
-        int32_t n = n_logits - begin < e->logits_max ? n_logits - begin : e->logits_max;
+    for (int32_t begin = 0; st == FL_OK && begin < n_logits; begin += e->plan.n_logit_rows) {
+        int32_t n = n_logits - begin < e->plan.n_logit_rows ? n_logits - begin : e->plan.n_logit_rows;
         model_logits(e->m, e->hidden + (size_t)begin * hidden, n, e->logits);
         e->o->log_sum_exp(e->o, e->lse, e->logits, n, e->info.n_vocab);
         for (int32_t i = 0; st == FL_OK && i < n; i++) st = use_row(e, &e->rows[begin + i], e->logits + (size_t)i * n_vocab, e->lse[i], err);

@@ -32,24 +32,39 @@ static int32_t share_of(int64_t n_scales, int32_t size, int32_t block)
     return n_scales > 0 && size % n_scales == 0 ? (int32_t)(size / n_scales) : 0;
 }
 
-fl_status fp8_expand(float *out, const tensor *t, const tensor *scale, int32_t n, int32_t rows, int32_t cols, const int32_t block[2], fl_err *err)
+/* How the scales of n matrices lie: `each` of them a matrix, `across` of them a row of blocks, a block of rows_each by cols_each. */
+typedef struct { int64_t n_all, each, across; int32_t rows_each, cols_each; } scale_layout;
+
+static fl_status lay_scales(scale_layout *l, const tensor *t, const tensor *scale, int32_t n, int32_t rows, int32_t cols, const int32_t block[2], fl_err *err)
 {
     if (!scale->is_weight) return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s has dtype %s; scales in F32, BF16 and F16 are supported", scale->file, scale->name, scale->dtype_name);
-    fl_status st = tensor_check_finite(scale, err);
+    l->n_all = 1;
+    for (int32_t i = 0; i < scale->n_dims; i++) l->n_all *= scale->shape[i];
+    l->each = l->n_all == 1 ? 1 : l->n_all / n;
+    l->across = scale->n_dims >= 2 ? scale->shape[scale->n_dims - 1] : 1;
+    int64_t down = l->each;
+    if (l->across > 0 && l->each % l->across == 0) down = l->each / l->across;
+    else l->across = 0;
+    l->rows_each = share_of(down, rows, block[0]);
+    l->cols_each = share_of(l->across, cols, block[1]);
+    if ((l->n_all == 1 || l->n_all % n == 0) && l->rows_each > 0 && l->cols_each > 0) return FL_OK;
+    return fl_fail(err, FL_CORRUPT, "%s: tensor %s holds %lld scales, which fit neither the matrix %s [%d, %d], its rows nor its blocks of %d by %d", scale->file,
+                   scale->name, (long long)l->n_all, t->name, rows, cols, block[0], block[1]);
+}
+
+fl_status fp8_check(const tensor *t, const tensor *scale, int32_t n, int32_t rows, int32_t cols, const int32_t block[2], fl_err *err)
+{
+    scale_layout l;
+    return lay_scales(&l, t, scale, n, rows, cols, block, err);
+}
+
+fl_status fp8_expand(float *out, const tensor *t, const tensor *scale, int32_t n, int32_t rows, int32_t cols, const int32_t block[2], fl_err *err)
+{
+    scale_layout l;
+    fl_status st = lay_scales(&l, t, scale, n, rows, cols, block, err);
+    if (st == FL_OK) st = tensor_check_finite(scale, err);
     if (st == FL_OK) st = tensor_check_finite(t, err);
     if (st != FL_OK) return st;
-
-    int64_t n_all = 1;
-    for (int32_t i = 0; i < scale->n_dims; i++) n_all *= scale->shape[i];
-    const int64_t each = n_all == 1 ? 1 : n_all / n;                 /* scales of one matrix */
-    int64_t down = each, across = 1;
-    if (scale->n_dims >= 2) across = scale->shape[scale->n_dims - 1];
-    if (across > 0 && each % across == 0) down = each / across;
-    else across = 0;
-    const int32_t rows_each = share_of(down, rows, block[0]), cols_each = share_of(across, cols, block[1]);
-    if ((n_all != 1 && n_all % n != 0) || rows_each == 0 || cols_each == 0)
-        return fl_fail(err, FL_CORRUPT, "%s: tensor %s holds %lld scales, which fit neither the matrix %s [%d, %d], its rows nor its blocks of %d by %d", scale->file,
-                       scale->name, (long long)n_all, t->name, rows, cols, block[0], block[1]);
 
     float value[256];
     for (int i = 0; i < 256; i++) value[i] = fp8_value((uint8_t)i);
@@ -58,9 +73,9 @@ fl_status fp8_expand(float *out, const tensor *t, const tensor *scale, int32_t n
     for (int64_t m = 0; m < n; m++)
         for (int32_t r = 0; r < rows; r++)
             for (int32_t c = 0; c < cols;) {
-                int64_t at = (n_all == 1 ? 0 : m * each) + r / rows_each * across + c / cols_each;
+                int64_t at = (l.n_all == 1 ? 0 : m * l.each) + r / l.rows_each * l.across + c / l.cols_each;
                 float by = read_value(scale, (size_t)at);
-                for (int32_t end = (c / cols_each + 1) * cols_each < cols ? (c / cols_each + 1) * cols_each : cols; c < end; c++, in++, out++) {
+                for (int32_t end = (c / l.cols_each + 1) * l.cols_each < cols ? (c / l.cols_each + 1) * l.cols_each : cols; c < end; c++, in++, out++) {
                     *out = value[*in] * by;
                     is_finite &= isfinite(*out) != 0;
                 }

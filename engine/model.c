@@ -4,9 +4,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "engine/fp8.h"
 #include "engine/model_family.h"
-#include "engine/rope.h"
+#include "engine/rope_table.h"
 
 static const model_family *const families[] = { &llama_family, &qwen3_family, &qwen3_moe_family, &qwen3_5_family, &qwen3_5_moe_family, &laguna_family, &gemma3_family };
 
@@ -14,8 +15,10 @@ struct model {
     model_config config;
     const model_family *family;
     safetensors *weights;                /* owned */
-    ops *o;                              /* borrowed */
-    fl_arena views, scratch;             /* views: weight tables and the rotary table; scratch: activations */
+    ops *o;                              /* borrowed; NULL before model_load */
+    fl_arena views, values;              /* views of weights and what else has a size of its own; F8_E4M3 weights expanded */
+    rope_table ropes[2];                 /* of full and of sliding layers; the second stays empty where they are equal */
+    scratch_space scratch;               /* activations: an owned mapping */
     family_view view;
     weight embed, head, final_norm;
     float *x, *picked;                   /* [n_rows_max, hidden] */
@@ -57,7 +60,7 @@ static fl_status take_values(const void **data, dtype *type, const bind_context 
     const tensor *scale = NULL;
     *data = t->data;
     *type = t->type;
-    if (t->is_weight) return tensor_check_finite(t, err);
+    if (t->is_weight) return c->is_dry ? FL_OK : tensor_check_finite(t, err);
     for (int i = 0; i < 2 && !scale; i++) {
         char name[300];
         snprintf(name, sizeof name, "%s%s", t->name, ends[i]);
@@ -65,11 +68,12 @@ static fl_status take_values(const void **data, dtype *type, const bind_context 
     }
     if (!scale) return fl_fail(err, FL_NOT_FOUND, "%s: tensor %s has dtype F8_E4M3, but neither %s_scale_inv nor %s_scale is there", t->file, t->name, t->name, t->name);
     const size_t bytes = (size_t)n * (size_t)rows * (size_t)cols * sizeof(float);
-    float *values = fl_arena_take(c->arena, bytes);
-    if (!values) return fl_fail(err, FL_FULL, "model: no memory for tensor %s expanded from F8_E4M3 (%zu bytes)", t->name, bytes);
     *c->expanded_bytes += bytes;
-    *data = values;
     *type = DTYPE_F32;
+    if (c->is_dry) return fp8_check(t, scale, n, rows, cols, c->config->fp8_block, err);
+    float *values = fl_arena_take(c->values, bytes);
+    if (!values) return fl_fail(err, FL_FULL, "model: no memory for tensor %s expanded from F8_E4M3 (%zu bytes)", t->name, bytes);
+    *data = values;
     return fp8_expand(values, t, scale, n, rows, cols, c->config->fp8_block, err);
 }
 
@@ -162,7 +166,26 @@ static fl_status bind_ends(model *m, const bind_context *c, const char *head_pre
     return st;
 }
 
-/* ---- open ---- */
+/* All weights of the text model, once without reading a value and once for use. */
+static fl_status bind_all(model *m, bool is_dry, fl_err *err)
+{
+    const size_t prefix = find_prefix(m->weights);
+    bind_context c = { m->weights, &m->config, prefixes[prefix].body, &m->views, is_dry, &m->values, &m->expanded_bytes };
+    m->expanded_bytes = 0;
+    fl_arena_fini(&m->views);                            /* of the time before */
+    fl_arena_init(&m->views, 1 << 16, 0);
+    fl_status st = bind_ends(m, &c, prefixes[prefix].head, err);
+    return st == FL_OK ? m->family->bind(&m->view.weights, &c, err) : st;
+}
+
+/* ---- memory ---- */
+
+void *scratch_take(scratch_space *s, size_t n_bytes)
+{
+    uint8_t *taken = s->base ? s->base + s->n_bytes : NULL;
+    s->n_bytes += (n_bytes + 63) / 64 * 64;
+    return taken;
+}
 
 static bool has_layers(const model_config *c, layer_kind kind)
 {
@@ -171,76 +194,70 @@ static bool has_layers(const model_config *c, layer_kind kind)
     return has;
 }
 
-static fl_status make_rope(model *m, ops_rope *out, const rope_config *rope, fl_err *err)
+/* Whether layers of a kind have a rotary table of their own: sliding ones share the full layers' where the two are equal. */
+static bool has_table(const model_config *c, int which)
 {
-    size_t half = (size_t)rope->n_rot / 2, n = (size_t)m->context_max * half;
-    float *inv_freq = fl_arena_take(&m->views, half * sizeof(float));
-    float *cos_table = fl_arena_take(&m->views, n * sizeof(float)), *sin_table = fl_arena_take(&m->views, n * sizeof(float));
-    if (!inv_freq || !cos_table || !sin_table) return fl_fail(err, FL_FULL, "model: no memory for the rotary table of %d positions; lower --max-context", m->context_max);
-    rope_inv_freq(inv_freq, rope);
-    rope_fill(cos_table, sin_table, inv_freq, rope->n_rot, m->context_max, rope_attention_factor(rope));
-    *out = (ops_rope){ cos_table, sin_table, rope->n_rot, m->context_max };
-    return FL_OK;
+    const bool full = has_layers(c, LAYER_FULL_ATTENTION), sliding = has_layers(c, LAYER_SLIDING_ATTENTION);
+    return which == 0 ? full : sliding && !(full && memcmp(&c->rope[0], &c->rope[1], sizeof c->rope[0]) == 0);
 }
 
-static fl_status make_ropes(model *m, fl_err *err)
+static int32_t context_within(const model *m, int32_t context_max)
 {
-    const model_config *c = &m->config;
-    bool full = has_layers(c, LAYER_FULL_ATTENTION), sliding = has_layers(c, LAYER_SLIDING_ATTENTION);
-    fl_status st = full ? make_rope(m, &m->view.rope[0], &c->rope[0], err) : FL_OK;
-    if (st != FL_OK || !sliding) return st;
-    if (full && memcmp(&c->rope[0], &c->rope[1], sizeof c->rope[0]) == 0) { m->view.rope[1] = m->view.rope[0]; return FL_OK; }
-    return make_rope(m, &m->view.rope[1], &c->rope[1], err);
+    return context_max > 0 && context_max < m->config.context_max ? context_max : m->config.context_max;
 }
 
-static fl_status plan_activations(model *m, fl_err *err)
+/* What forward() works on, [n_rows, ...] each: measured while the space has no base. */
+static void lay_activations(model *m, const ops *o, int32_t n_rows, scratch_space *space)
 {
-    const size_t rows = (size_t)m->n_rows_max, n_layers = (size_t)m->config.n_layers, top_k = (size_t)m->config.moe.top_k;
-    m->x = fl_arena_take(&m->scratch, rows * (size_t)m->config.hidden * sizeof(float));
-    m->picked = fl_arena_take(&m->scratch, rows * (size_t)m->config.hidden * sizeof(float));
-    m->moe_layer = fl_arena_take(&m->scratch, n_layers * sizeof *m->moe_layer);
-    m->routing_ids = fl_arena_take(&m->scratch, n_layers * sizeof *m->routing_ids);
-    m->routing_weights = fl_arena_take(&m->scratch, n_layers * sizeof *m->routing_weights);
-    bool is_full = !m->x || !m->picked || !m->moe_layer || !m->routing_ids || !m->routing_weights;
-    for (int32_t i = 0; !is_full && i < m->config.n_layers; i++) {
+    uint64_t unread[64];                                 /* stands for the family's pointers while measured */
+    const size_t rows = (size_t)n_rows, n_layers = (size_t)m->config.n_layers, top_k = (size_t)m->config.moe.top_k;
+    m->x = scratch_take(space, rows * (size_t)m->config.hidden * sizeof(float));
+    m->picked = scratch_take(space, rows * (size_t)m->config.hidden * sizeof(float));
+    m->moe_layer = scratch_take(space, n_layers * sizeof *m->moe_layer);
+    m->routing_ids = scratch_take(space, n_layers * sizeof *m->routing_ids);
+    m->routing_weights = scratch_take(space, n_layers * sizeof *m->routing_weights);
+    m->n_moe_layers = 0;
+    for (int32_t i = 0; i < m->config.n_layers; i++) {
         if (!m->config.layers[i].is_mixture) continue;
-        int32_t n = m->n_moe_layers++;
+        int32_t n = m->n_moe_layers++, *ids = scratch_take(space, rows * top_k * sizeof(int32_t));
+        float *weights = scratch_take(space, rows * top_k * sizeof(float));
+        if (!space->base) continue;
         m->moe_layer[n] = i;
-        m->routing_ids[n] = fl_arena_take(&m->scratch, rows * top_k * sizeof(int32_t));
-        m->routing_weights[n] = fl_arena_take(&m->scratch, rows * top_k * sizeof(float));
-        is_full = !m->routing_ids[n] || !m->routing_weights[n];
+        m->routing_ids[n] = ids;
+        m->routing_weights[n] = weights;
     }
-    if (is_full) return fl_fail(err, FL_FULL, "model: no memory for the activations of %d rows; lower the batch limit or the prefill budget", m->n_rows_max);
-    return m->family->plan(&m->view.scratch, &m->config, m->o, m->n_rows_max, &m->scratch, err);
+    FL_ASSERT(m->family->scratch_bytes <= sizeof unread);
+    m->view.scratch = scratch_take(space, m->family->scratch_bytes);
+    m->family->plan(space->base ? m->view.scratch : unread, &m->config, o, n_rows, space);
 }
 
-fl_status model_open(model **out, const char *model_dir, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)
+model_needs model_measure(model *m, const ops *o, int32_t n_rows_max, int32_t context_max)
+{
+    scratch_space space = { 0 };
+    FL_ASSERT(!m->o);
+    lay_activations(m, o, n_rows_max, &space);
+    model_needs needs = { .expanded_bytes = m->expanded_bytes, .table_bytes = m->views.total_bytes, .scratch_bytes = space.n_bytes };
+    for (size_t i = 0; i < safetensors_count(m->weights); i++) needs.mapped_bytes += safetensors_at(m->weights, i)->n_bytes;
+    for (int i = 0; i < 2; i++) if (has_table(&m->config, i)) needs.table_bytes += rope_table_bytes(&m->config.rope[i], context_within(m, context_max));
+    return needs;
+}
+
+/* ---- open ---- */
+
+fl_status model_map(model **out, const char *model_dir, fl_err *err)
 {
     fl_status status = FL_OK;
     model *m = calloc(1, sizeof *m);
     if (!m) { status = fl_fail(err, FL_FULL, "model: no memory"); goto done; }
     fl_arena_init(&m->views, 1 << 16, 0);
-    fl_arena_init(&m->scratch, 1 << 16, 0);
-    m->o = o;
-    m->n_rows_max = n_rows_max;
+    fl_arena_init(&m->values, 1 << 16, 0);
     if ((status = model_config_read(&m->config, model_dir, err)) != FL_OK) goto done;
-    m->context_max = context_max > 0 && context_max < m->config.context_max ? context_max : m->config.context_max;
+    m->context_max = m->config.context_max;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strcmp(families[i]->name, m->config.architecture) == 0) m->family = families[i];
     FL_ASSERT(m->family);                                /* the config's table and this one name the same families */
     if ((status = safetensors_open(&m->weights, model_dir, err)) != FL_OK) goto done;
-
-    const size_t prefix = find_prefix(m->weights);
-    bind_context c = { m->weights, &m->config, prefixes[prefix].body, &m->views, &m->expanded_bytes };
-    if ((status = bind_ends(m, &c, prefixes[prefix].head, err)) != FL_OK) goto done;
-    if ((status = m->family->bind(&m->view.weights, &c, err)) != FL_OK) goto done;
-    if ((status = make_ropes(m, err)) != FL_OK) goto done;
-    if ((status = plan_activations(m, err)) != FL_OK) goto done;
-    m->view.config = &m->config;
-    m->view.embed = &m->embed;
-    m->view.o = o;
-    m->view.routing_ids = m->routing_ids;
-    m->view.routing_weights = m->routing_weights;
+    if ((status = bind_all(m, true, err)) != FL_OK) goto done;
     *out = m;
     m = NULL;
 done:
@@ -248,11 +265,51 @@ done:
     return status;
 }
 
+fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)
+{
+    const model_needs needs = model_measure(m, o, n_rows_max, context_max);
+    fl_status st = bind_all(m, false, err);
+    m->context_max = context_within(m, context_max);
+    m->n_rows_max = n_rows_max;
+    for (int i = 0; st == FL_OK && i < 2; i++) if (has_table(&m->config, i)) st = rope_table_open(&m->ropes[i], &m->config.rope[i], m->context_max, err);
+    if (st != FL_OK) return st;
+
+    void *memory = mmap(NULL, needs.scratch_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return fl_fail(err, FL_FULL, "model: no memory for the activations of %d rows (%zu bytes); lower the batch limit or the prefill budget", n_rows_max, needs.scratch_bytes);
+    m->scratch.base = memory;
+    lay_activations(m, o, n_rows_max, &m->scratch);
+    FL_ASSERT(m->scratch.n_bytes == needs.scratch_bytes && m->views.total_bytes + m->ropes[0].n_bytes + m->ropes[1].n_bytes == needs.table_bytes);
+    FL_ASSERT(m->expanded_bytes == needs.expanded_bytes);
+
+    m->o = o;
+    m->view.config = &m->config;
+    m->view.embed = &m->embed;
+    m->view.o = o;
+    m->view.rope[0] = m->ropes[0].view;
+    m->view.rope[1] = has_table(&m->config, 1) ? m->ropes[1].view : m->ropes[0].view;
+    m->view.routing_ids = m->routing_ids;
+    m->view.routing_weights = m->routing_weights;
+    return FL_OK;
+}
+
+fl_status model_open(model **out, const char *model_dir, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)
+{
+    model *m = NULL;
+    fl_status st = model_map(&m, model_dir, err);
+    if (st == FL_OK) st = model_load(m, o, n_rows_max, context_max, err);
+    if (st == FL_OK) *out = m;
+    else model_close(m);
+    return st;
+}
+
 void model_close(model *m)
 {
     if (!m) return;
+    for (int i = 0; i < 2; i++) rope_table_close(&m->ropes[i]);
+    if (m->scratch.base) munmap(m->scratch.base, m->scratch.n_bytes);
     fl_arena_fini(&m->views);
-    fl_arena_fini(&m->scratch);
+    fl_arena_fini(&m->values);
     safetensors_close(m->weights);
     model_config_fini(&m->config);
     free(m);
@@ -262,15 +319,14 @@ const model_config *model_describe(const model *m) { return &m->config; }
 const safetensors *model_weights(const model *m) { return m->weights; }
 int32_t model_context(const model *m) { return m->context_max; }
 dtype model_dtype(const model *m) { return m->embed.type; }
-size_t model_expanded_bytes(const model *m) { return m->expanded_bytes; }
-size_t model_table_bytes(const model *m) { return m->views.total_bytes - m->expanded_bytes; }
-size_t model_scratch_bytes(const model *m) { return m->scratch.total_bytes; }
 
 /* ---- run ---- */
 
 void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, float *hidden)
 {
-    FL_ASSERT(batch->n_rows > 0 && batch->n_rows <= m->n_rows_max);
+    FL_ASSERT(m->o && batch->n_rows > 0 && batch->n_rows <= m->n_rows_max);
+    for (int32_t i = 0; i < batch->n_rows; i++)
+        for (int k = 0; k < 2; k++) if (m->ropes[k].memory) rope_table_reach(&m->ropes[k], batch->positions[i]);
     m->family->forward(&m->view, batch, kv, states, m->x);
     if (batch->n_logits == 0) return;
     m->o->gather(m->o, m->picked, m->x, batch->logit_rows, batch->n_logits, m->config.hidden);

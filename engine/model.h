@@ -20,8 +20,25 @@ typedef struct {
     const float *weights;            /* [batch rows, top_k] what each expert's output is multiplied by */
 } model_routing;
 
-/* Open `model_dir` for batches of at most n_rows_max rows and positions below context_max (0 = the config's). `o` is borrowed for life.
+/* What model_load takes, and what lies in the mapped files. */
+typedef struct {
+    size_t mapped_bytes;             /* of all tensors, those of no use to the text model among them */
+    size_t expanded_bytes;           /* of F8_E4M3 weights as fp32 */
+    size_t table_bytes;              /* of rotary tables (address space, used as far as positions come) and views of weights */
+    size_t scratch_bytes;            /* activations */
+} model_needs;
+
+/* Map `model_dir` and hold it against itself: every tensor that the config asks for is there with its shape and dtype. Reads no weight, so it is as quick for a large model.
  * FL_CORRUPT, FL_UNSUPPORTED or FL_NOT_FOUND with a sentence that names the file, field or tensor; FL_FULL without memory. */
+fl_status model_map(model **out, const char *model_dir, fl_err *err);
+
+/* For batches of at most n_rows_max rows and positions below context_max (0 = the config's). Before model_load. */
+model_needs model_measure(model *m, const ops *o, int32_t n_rows_max, int32_t context_max);
+
+/* Make a mapped model ready to run: every value is read once, F8_E4M3 is expanded. `o` is borrowed for life. FL_CORRUPT for a NaN, FL_FULL without memory; then it can only be closed. */
+fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err);
+
+/* Both. */
 fl_status model_open(model **out, const char *model_dir, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err);
 void      model_close(model *m);                         /* accepts NULL */
 
@@ -29,9 +46,6 @@ const model_config *model_describe(const model *m);
 const safetensors  *model_weights(const model *m);
 int32_t model_context(const model *m);
 dtype   model_dtype(const model *m);                     /* of the embedding table */
-size_t  model_expanded_bytes(const model *m);            /* of F8_E4M3 weights as fp32 */
-size_t  model_table_bytes(const model *m);               /* of rotary tables and views of weights */
-size_t  model_scratch_bytes(const model *m);             /* activations taken at open, for the memory plan */
 
 /* Run the rows of `batch`, writing their keys, values and states, and store the final-norm hidden rows of batch->logit_rows in hidden [n_logits, config.hidden]. */
 void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, float *hidden);

@@ -48,7 +48,7 @@ typedef struct {
 /* KV of one layer: k, v [n_blocks, n_kv_heads, 64, head_dim] fp32. */
 typedef struct { float *k, *v; int32_t n_kv_heads, head_dim; } ops_kv;
 
-/* Rotary embedding: cos, sin [n_positions, n_rot / 2] made at open (rope_fill); the first n_rot of head_dim turn, in halves (x[i], x[i + n_rot/2]). */
+/* Rotary embedding: cos, sin [n_positions, n_rot / 2] (rope_fill); the first n_rot of head_dim turn, in halves (x[i], x[i + n_rot/2]). */
 typedef struct { const float *cos, *sin; int32_t n_rot, n_positions; } ops_rope;
 
 typedef struct ops ops;
@@ -119,8 +119,9 @@ struct ops {
  * says: scalar | avx2 | avx512 (another value, or a form this CPU lacks, is FL_INVALID with a sentence). FL_UNSUPPORTED below AVX2 + FMA. */
 fl_status ops_cpu_open(ops **out, int32_t n_threads, fl_err *err);
 
-/* Fill cos, sin [n_positions, n_rot / 2] from inv_freq [n_rot / 2] (double math, own cos and sin): angle = position * inv_freq, in fp32 product as the reference does. */
-void rope_fill(float *cos_table, float *sin_table, const float *inv_freq, int32_t n_rot, int32_t n_positions, float scale);
+/* Fill cos, sin [n_positions, n_rot / 2] of positions first .. first + n_positions - 1 from inv_freq [n_rot / 2] (double math, own cos and sin): angle = position * inv_freq, in
+ * fp32 product as the reference does. */
+void rope_fill(float *cos_table, float *sin_table, const float *inv_freq, int32_t n_rot, int32_t first, int32_t n_positions, float scale);
 
 /* Own math, the same bits in every form and compiler: fp32, error below 2 ulp on their whole domain, IEEE specials. */
 float fl_expf(float x);

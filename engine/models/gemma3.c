@@ -33,14 +33,9 @@ static fl_status gemma3_bind(void **out, const bind_context *c, fl_err *err)
     return st;
 }
 
-static fl_status gemma3_plan(void **out, const model_config *m, const ops *o, int32_t n_rows, fl_arena *arena, fl_err *err)
+static void gemma3_plan(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space)
 {
-    bool is_full = false;
-    layer_scratch *s = fl_arena_take(arena, sizeof *s);
-    if (!s) return refuse_scratch(n_rows, err);
-    take_layer_scratch(s, m, o, n_rows, m->n_heads * m->head_dim, arena, &is_full);
-    *out = s;
-    return is_full ? refuse_scratch(n_rows, err) : FL_OK;
+    take_layer_scratch(scratch, m, o, n_rows, m->n_heads * m->head_dim, space);
 }
 
 static void gemma3_forward(const family_view *v, const ops_batch *b, kv_cache *kv, state_pool *states, float *x)
@@ -74,4 +69,4 @@ static void gemma3_forward(const family_view *v, const ops_batch *b, kv_cache *k
     o->add(o, x, s->d, n, m->hidden);
 }
 
-const model_family gemma3_family = { "gemma3", 1.0f, gemma3_bind, gemma3_plan, gemma3_forward };
+const model_family gemma3_family = { "gemma3", 1.0f, sizeof(layer_scratch), gemma3_bind, gemma3_plan, gemma3_forward };

@@ -54,16 +54,12 @@ static fl_status laguna_bind(void **out, const bind_context *c, fl_err *err)
     return st;
 }
 
-static fl_status laguna_plan(void **out, const model_config *m, const ops *o, int32_t n_rows, fl_arena *arena, fl_err *err)
+static void laguna_plan(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space)
 {
-    bool is_full = false;
-    laguna_scratch *s = fl_arena_take(arena, sizeof *s);
-    if (!s) return refuse_scratch(n_rows, err);
-    take_layer_scratch(&s->layer, m, o, n_rows, m->n_heads * m->head_dim, arena, &is_full);
-    s->attention_gate = take_rows(arena, n_rows, gate_width(m, m->n_heads), &is_full);
-    s->shared = take_rows(arena, n_rows, m->hidden, &is_full);
-    *out = s;
-    return is_full ? refuse_scratch(n_rows, err) : FL_OK;
+    laguna_scratch *s = scratch;
+    take_layer_scratch(&s->layer, m, o, n_rows, m->n_heads * m->head_dim, space);
+    s->attention_gate = take_rows(space, n_rows, gate_width(m, m->n_heads));
+    s->shared = take_rows(space, n_rows, m->hidden);
 }
 
 /* d = scale * experts(h) + shared(h) */
@@ -114,4 +110,4 @@ static void laguna_forward(const family_view *v, const ops_batch *b, kv_cache *k
     o->add(o, x, s->d, n, m->hidden);
 }
 
-const model_family laguna_family = { "laguna", 0.0f, laguna_bind, laguna_plan, laguna_forward };
+const model_family laguna_family = { "laguna", 0.0f, sizeof(laguna_scratch), laguna_bind, laguna_plan, laguna_forward };

@@ -25,14 +25,9 @@ static fl_status llama_bind(void **out, const bind_context *c, fl_err *err)
     return st;
 }
 
-static fl_status llama_plan(void **out, const model_config *m, const ops *o, int32_t n_rows, fl_arena *arena, fl_err *err)
+static void llama_plan(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space)
 {
-    bool is_full = false;
-    layer_scratch *s = fl_arena_take(arena, sizeof *s);
-    if (!s) return refuse_scratch(n_rows, err);
-    take_layer_scratch(s, m, o, n_rows, m->n_heads * m->head_dim, arena, &is_full);
-    *out = s;
-    return is_full ? refuse_scratch(n_rows, err) : FL_OK;
+    take_layer_scratch(scratch, m, o, n_rows, m->n_heads * m->head_dim, space);
 }
 
 static void llama_forward(const family_view *v, const ops_batch *b, kv_cache *kv, state_pool *states, float *x)
@@ -59,4 +54,4 @@ static void llama_forward(const family_view *v, const ops_batch *b, kv_cache *kv
     o->add(o, x, s->d, b->n_rows, m->hidden);
 }
 
-const model_family llama_family = { "llama", 0.0f, llama_bind, llama_plan, llama_forward };
+const model_family llama_family = { "llama", 0.0f, sizeof(layer_scratch), llama_bind, llama_plan, llama_forward };

@@ -64,35 +64,24 @@ fl_status bind_experts(expert_weights *w, const bind_context *c, int32_t i, fl_e
 
 /* ---- activations ---- */
 
-float *take_rows(fl_arena *arena, int32_t n_rows, int32_t dim, bool *is_full)
+float *take_rows(scratch_space *space, int32_t n_rows, int32_t dim)
 {
-    if (dim == 0) return NULL;
-    float *rows = fl_arena_take(arena, (size_t)n_rows * (size_t)dim * sizeof(float));
-    if (!rows) *is_full = true;
-    return rows;
+    return dim == 0 ? NULL : scratch_take(space, (size_t)n_rows * (size_t)dim * sizeof(float));
 }
 
-void take_layer_scratch(layer_scratch *s, const model_config *m, const ops *o, int32_t n_rows, int32_t q_width, fl_arena *arena, bool *is_full)
+void take_layer_scratch(layer_scratch *s, const model_config *m, const ops *o, int32_t n_rows, int32_t q_width, scratch_space *space)
 {
     const int32_t widest = m->ff > m->moe.shared_ff ? m->ff : m->moe.shared_ff;
-    s->h = take_rows(arena, n_rows, m->hidden, is_full);
-    s->d = take_rows(arena, n_rows, m->hidden, is_full);
-    s->q = take_rows(arena, n_rows, q_width, is_full);
-    s->k = take_rows(arena, n_rows, m->n_kv_heads * m->head_dim, is_full);
-    s->v = take_rows(arena, n_rows, m->n_kv_heads * m->head_dim, is_full);
-    s->mixed = take_rows(arena, n_rows, m->n_heads * m->head_dim, is_full);
-    s->gate = take_rows(arena, n_rows, widest, is_full);
-    s->up = take_rows(arena, n_rows, widest, is_full);
-    s->router = take_rows(arena, n_rows, m->moe.n_experts, is_full);
-    if (m->moe.n_experts == 0) return;
-    size_t bytes = o->moe_scratch_bytes(o, n_rows, m->hidden, m->moe.ff, m->moe.n_experts, m->moe.top_k);
-    s->experts = fl_arena_take(arena, bytes ? bytes : 1);
-    if (!s->experts) *is_full = true;
-}
-
-fl_status refuse_scratch(int32_t n_rows, fl_err *err)
-{
-    return fl_fail(err, FL_FULL, "model: no memory for the activations of %d rows; lower the batch limit or the prefill budget", n_rows);
+    s->h = take_rows(space, n_rows, m->hidden);
+    s->d = take_rows(space, n_rows, m->hidden);
+    s->q = take_rows(space, n_rows, q_width);
+    s->k = take_rows(space, n_rows, m->n_kv_heads * m->head_dim);
+    s->v = take_rows(space, n_rows, m->n_kv_heads * m->head_dim);
+    s->mixed = take_rows(space, n_rows, m->n_heads * m->head_dim);
+    s->gate = take_rows(space, n_rows, widest);
+    s->up = take_rows(space, n_rows, widest);
+    s->router = take_rows(space, n_rows, m->moe.n_experts);
+    if (m->moe.n_experts > 0) s->experts = scratch_take(space, o->moe_scratch_bytes(o, n_rows, m->hidden, m->moe.ff, m->moe.n_experts, m->moe.top_k));
 }
 
 /* ---- forward ---- */

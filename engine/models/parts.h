@@ -39,10 +39,9 @@ typedef struct {
     void *experts;                       /* moe_scratch_bytes */
 } layer_scratch;
 
-/* n_rows rows of dim floats; sets *is_full and gives NULL when the arena has no memory. dim 0 gives NULL. */
-float *take_rows(fl_arena *arena, int32_t n_rows, int32_t dim, bool *is_full);
-void take_layer_scratch(layer_scratch *s, const model_config *m, const ops *o, int32_t n_rows, int32_t q_width, fl_arena *arena, bool *is_full);
-fl_status refuse_scratch(int32_t n_rows, fl_err *err);   /* FL_FULL with the sentence for it */
+/* n_rows rows of dim floats; NULL for dim 0. */
+float *take_rows(scratch_space *space, int32_t n_rows, int32_t dim);
+void take_layer_scratch(layer_scratch *s, const model_config *m, const ops *o, int32_t n_rows, int32_t q_width, scratch_space *space);
 
 /* s->mixed = attention(s->h) before o_proj: project, norm heads (w + norm_add; llama has no such norm), rotate as layers of this kind do, write the KV, attend
  * within the layer's window. */

@@ -26,14 +26,9 @@ static fl_status qwen3_bind(void **out, const bind_context *c, fl_err *err)
     return st;
 }
 
-static fl_status qwen3_plan(void **out, const model_config *m, const ops *o, int32_t n_rows, fl_arena *arena, fl_err *err)
+static void qwen3_plan(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space)
 {
-    bool is_full = false;
-    layer_scratch *s = fl_arena_take(arena, sizeof *s);
-    if (!s) return refuse_scratch(n_rows, err);
-    take_layer_scratch(s, m, o, n_rows, m->n_heads * m->head_dim, arena, &is_full);
-    *out = s;
-    return is_full ? refuse_scratch(n_rows, err) : FL_OK;
+    take_layer_scratch(scratch, m, o, n_rows, m->n_heads * m->head_dim, space);
 }
 
 static void qwen3_forward(const family_view *v, const ops_batch *b, kv_cache *kv, state_pool *states, float *x)
@@ -67,5 +62,5 @@ static void qwen3_forward(const family_view *v, const ops_batch *b, kv_cache *kv
     o->add(o, x, s->d, b->n_rows, m->hidden);
 }
 
-const model_family qwen3_family = { "qwen3", 0.0f, qwen3_bind, qwen3_plan, qwen3_forward };
-const model_family qwen3_moe_family = { "qwen3_moe", 0.0f, qwen3_bind, qwen3_plan, qwen3_forward };
+const model_family qwen3_family = { "qwen3", 0.0f, sizeof(layer_scratch), qwen3_bind, qwen3_plan, qwen3_forward };
+const model_family qwen3_moe_family = { "qwen3_moe", 0.0f, sizeof(layer_scratch), qwen3_bind, qwen3_plan, qwen3_forward };

@@ -75,23 +75,19 @@ static fl_status qwen_bind(void **out, const bind_context *c, fl_err *err)
 
 /* ---- activations ---- */
 
-static fl_status qwen_plan(void **out, const model_config *m, const ops *o, int32_t n_rows, fl_arena *arena, fl_err *err)
+static void qwen_plan(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space)
 {
-    bool is_full = false;
     const linear_config *l = &m->linear;
-    qwen_scratch *s = fl_arena_take(arena, sizeof *s);
-    if (!s) return refuse_scratch(n_rows, err);
-    take_layer_scratch(&s->layer, m, o, n_rows, m->n_heads * 2 * m->head_dim, arena, &is_full);
-    s->qkv = take_rows(arena, n_rows, delta_channels(l), &is_full);
-    s->conv = take_rows(arena, n_rows, delta_channels(l), &is_full);
-    s->z = take_rows(arena, n_rows, l->n_v_heads * l->v_dim, &is_full);
-    s->core = take_rows(arena, n_rows, l->n_v_heads * l->v_dim, &is_full);
-    s->a = take_rows(arena, n_rows, l->n_v_heads, &is_full);
-    s->b = take_rows(arena, n_rows, l->n_v_heads, &is_full);
-    s->shared = take_rows(arena, n_rows, m->hidden, &is_full);
-    s->shared_gate = take_rows(arena, n_rows, 1, &is_full);
-    *out = s;
-    return is_full ? refuse_scratch(n_rows, err) : FL_OK;
+    qwen_scratch *s = scratch;
+    take_layer_scratch(&s->layer, m, o, n_rows, m->n_heads * 2 * m->head_dim, space);
+    s->qkv = take_rows(space, n_rows, delta_channels(l));
+    s->conv = take_rows(space, n_rows, delta_channels(l));
+    s->z = take_rows(space, n_rows, l->n_v_heads * l->v_dim);
+    s->core = take_rows(space, n_rows, l->n_v_heads * l->v_dim);
+    s->a = take_rows(space, n_rows, l->n_v_heads);
+    s->b = take_rows(space, n_rows, l->n_v_heads);
+    s->shared = take_rows(space, n_rows, m->hidden);
+    s->shared_gate = take_rows(space, n_rows, 1);
 }
 
 /* ---- forward ---- */
@@ -175,5 +171,5 @@ static void qwen_forward(const family_view *v, const ops_batch *b, kv_cache *kv,
     o->add(o, x, s->d, b->n_rows, m->hidden);
 }
 
-const model_family qwen3_5_family = { "qwen3_5", 1.0f, qwen_bind, qwen_plan, qwen_forward };
-const model_family qwen3_5_moe_family = { "qwen3_5_moe", 1.0f, qwen_bind, qwen_plan, qwen_forward };
+const model_family qwen3_5_family = { "qwen3_5", 1.0f, sizeof(qwen_scratch), qwen_bind, qwen_plan, qwen_forward };
+const model_family qwen3_5_moe_family = { "qwen3_5_moe", 1.0f, sizeof(qwen_scratch), qwen_bind, qwen_plan, qwen_forward };

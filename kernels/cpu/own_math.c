@@ -171,12 +171,12 @@ float fl_cosf(float x)
     return sin_from_quadrant(r, quadrant + 1u);
 }
 
-void rope_fill(float *cos_table, float *sin_table, const float *inv_freq, int32_t n_rot, int32_t n_positions, float scale)
+void rope_fill(float *cos_table, float *sin_table, const float *inv_freq, int32_t n_rot, int32_t first, int32_t n_positions, float scale)
 {
     int32_t half = n_rot / 2;
     for (int32_t p = 0; p < n_positions; p++)
         for (int32_t i = 0; i < half; i++) {
-            float angle = (float)p * inv_freq[i];
+            float angle = (float)(first + p) * inv_freq[i];
             size_t at = (size_t)p * (size_t)half + (size_t)i;
             cos_table[at] = fl_cosf(angle) * scale;
             sin_table[at] = fl_sinf(angle) * scale;

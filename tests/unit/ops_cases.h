@@ -256,7 +256,7 @@ static void case_head_norm_rope(ops *o, op_case *c)
     float inv_freq[70];
     for (int32_t i = 0; i < n_rot / 2; i++) inv_freq[i] = fl_powf(10000.0f, -2.0f * (float)i / (float)n_rot);
     float *cos_table = case_blank(c, (size_t)(400 * n_rot / 2)), *sin_table = case_blank(c, (size_t)(400 * n_rot / 2));
-    rope_fill(cos_table, sin_table, inv_freq, n_rot, 400, 1.0f);
+    rope_fill(cos_table, sin_table, inv_freq, n_rot, 0, 400, 1.0f);
     ops_rope rope = { cos_table, sin_table, n_rot, 400 };
     weight w = case_weight(c, 1, head_dim, 1.0f);
     if (case_in(c, 0, 2) == 0) w.data = NULL;

@@ -133,7 +133,8 @@ static void rope_tables_hold_cos_and_sin_of_the_fp32_angle(void **state)
 {
     (void)state;
     float inv_freq[3] = { 1.0f, 0.1f, 0.0123f }, c[30], s[30];
-    rope_fill(c, s, inv_freq, 6, 10, 0.5f);
+    rope_fill(c, s, inv_freq, 6, 0, 4, 0.5f);
+    rope_fill(c + 12, s + 12, inv_freq, 6, 4, 6, 0.5f);
     for (int32_t p = 0; p < 10; p++)
         for (int32_t i = 0; i < 3; i++) {
             float angle = (float)p * inv_freq[i];
