@@ -157,12 +157,12 @@ void send_revoke(coord *c, worker_id to, lease_id ended)
     send_to(c, to, WIRE_REVOKE, true)->msg.revoke.lease = ended.v;
 }
 
-void send_revoke_row(coord *c, worker_id to, lease_id of_lease, row_index row)
+void send_revoke_row(coord *c, worker_id to, lease_id of_lease, row_index row, uint32_t sample)
 {
     action *a = send_to(c, to, WIRE_REVOKE, true);
     uint64_t *rows = action_numbers(c->out, 2);
     rows[0] = row.v;
-    rows[1] = WIRE_WHOLE_ROW;
+    rows[1] = sample;
     a->msg.revoke.lease = of_lease.v;
     a->msg.revoke.rows = (wire_list){ rows, 1 };
     a->msg.revoke.samples = (wire_list){ rows + 1, 1 };

@@ -46,14 +46,14 @@ void coord_close(coord *c, action_list *out)
     free(c);
 }
 
-/* A lease of the journal gets a full new term. Newest first: when two name the same sample, the older one gave it back. */
+/* A lease of the journal gets a full new term. What two workers' leases name is held by both: the newer one is its copy. */
 static fl_status restore_lease(coord *c, const event *ev, fl_err *err)
 {
     job *j = job_find(c, ev->job_id);
     if (ev->lease.v == 0 || ev->lease.v >= c->next_lease)
         return fl_fail(err, FL_INVALID, "lease %" PRIu64 " was never given out; the counter stands at %" PRIu64, ev->lease.v, c->next_lease);
     if (lease_find(c, ev->lease)) return fl_fail(err, FL_CONFLICT, "lease %" PRIu64 " is here already", ev->lease.v);
-    lease *l = j && j->state == JOB_OPEN ? lease_add(c, ev->lease, j, ev->worker, ev->items, ev->n_items) : NULL;
+    lease *l = j && j->state == JOB_OPEN ? lease_add(c, ev->lease, j, ev->worker, ev->items, ev->n_items, true) : NULL;
     if (!l) action_add(&c->out->journal, ACTION_LEASE_END)->lease = ev->lease;
     return FL_OK;
 }
@@ -114,8 +114,12 @@ static void note_pace(const coord *c, job *j)
 
 static void tick(coord *c)
 {
-    for (size_t i = 0; i < c->n_jobs; i++) note_pace(c, c->jobs[i]);
+    for (size_t i = 0; i < c->n_jobs; i++) {
+        note_pace(c, c->jobs[i]);
+        if (c->jobs[i]->state == JOB_OPEN) job_check_limits(c, c->jobs[i]);
+    }
     for (size_t i = c->n_leases; i-- > 0;) {
+        if (i >= c->n_leases) continue;                  /* a stalled lease takes copies of its rows with it */
         lease *l = c->leases[i];
         const worker *w = worker_find(c, l->worker);
         int64_t moved_ms = w && w->progress_ms > l->granted_ms ? w->progress_ms : l->granted_ms;

@@ -11,6 +11,7 @@
  * Restart   EVENT_JOB_ADD for each open job in submit order (row table replayed from its ledger), then EVENT_LEASE_RESTORE for each lease of the
  *           journal, newest first; then messages.
  * Time      now_ms never goes backwards (CLOCK_BOOTTIME). EVENT_TICK at least every beat_ms / 2.
+ * Expiry    is the shell's: it reads the wall clock and steps EVENT_JOB_CLOSE. Limits of rows (row_limits) run in the core, on now_ms.
  * Blame     what happened to a row so far (crashes, stalls, ends of leases) is kept in memory only: after a restart a row that crashed once counts anew,
  *           so a row that kills engines costs one crash more, and what was decided (a quarantine) is in the ledger.
  * Memory    a failed allocation of the core's small objects ends the process; the leases run out or are restored.
@@ -39,6 +40,7 @@ typedef struct { const void *data; size_t bytes; void *owner; } coord_body;
 typedef struct {
     uint32_t beat_ms;                    /* heartbeat interval told to workers */
     uint32_t term_ms;                    /* a lease ends when no beat renewed it for so long; a worker silent for so long is gone */
+    uint32_t copy_ms;                    /* a lease must be so old, and older than results took on average, before an idle worker copies its rows */
     uint32_t progress_ms;                /* a lease whose worker's token totals stand still for so long is lost */
     uint64_t next_lease;                 /* the journal's counter, >= 1 */
     /* A pure check of a whole result body (fl_result_decode with the job's vocabulary). NULL: all are valid. */
@@ -47,15 +49,23 @@ typedef struct {
     uint64_t (*line_bytes)(void *context, job_id job, row_index row);
     void *context;                       /* of both */
 } coord_options;
-#define COORD_OPTIONS_DEFAULT { .beat_ms = 5000, .term_ms = 30000, .progress_ms = 600000, .next_lease = 1 }
+#define COORD_OPTIONS_DEFAULT { .beat_ms = 5000, .term_ms = 30000, .copy_ms = 10000, .progress_ms = 600000, .next_lease = 1 }
 
 /* Numbers are kept in the journal: append only. */
 typedef enum { JOB_OPEN = 1, JOB_COMPLETED = 2, JOB_CANCELLED = 3, JOB_EXPIRED = 4 } job_state;
 const char *job_state_name(job_state state);             /* "running", "completed", "cancelled", "expired" */
 
+/* How long a row may take before it fails with request_timeout; 0 = any time. Counted by the coordinator, from its start for the jobs that it finds then. */
+typedef struct {
+    uint64_t queue_ms;                   /* from the job's submission until a worker first holds the row */
+    uint64_t run_ms;                     /* under one lease: from when a worker was given the row */
+    uint64_t total_ms;                   /* from the job's submission until the row is finished */
+} row_limits;
+
 /* A job as the core takes it. Strings are copied. */
 typedef struct {
     job_id id;
+    row_limits limits;
     uint64_t seed;
     uint32_t max_context, now_s;
     wire_str defaults;                   /* --set as one JSON object, may be empty */
@@ -158,8 +168,23 @@ typedef struct {
     uint64_t rows_suspect, rows_room;    /* of the waiting ones: run alone since an engine ended under them; need a larger worker */
     double tokens_per_s, rows_per_s;     /* committed, over the last minutes */
     int64_t left_s;                      /* at that pace; -1 = not known */
-    uint64_t duplicates, stale, refused, retries, leases_granted, leases_lost, handbacks, crashes;
+    uint64_t duplicates, stale, refused, retries, leases_granted, leases_lost, handbacks, crashes, timeouts;
+    uint64_t rows_tail;                  /* nothing waits any more: the rows that are left, all with workers; else 0 */
+    int64_t oldest_lease_ms;             /* age of its oldest live lease; 0 without one */
+    uint64_t samples_copied;             /* granted a second time to idle workers */
+    uint64_t samples_twice;              /* held by two leases now */
+    uint64_t duplicate_tokens;           /* of results that came after another one of the same sample */
 } coord_job_status;
+
+/* An engine that ended while it ran a row: what is known of it, for people. */
+#define COORD_ENDS_MAX 32                /* kept for a job; those that say who is to blame push out the others */
+typedef struct {
+    row_index row;
+    bool was_alone;                      /* with evidence: the row is to blame */
+    uint32_t n_crashes;                  /* of the row alone, this one with it */
+    char place[128], last_words[300];    /* whose engine; how it ended and the end of its log */
+    int64_t at_ms;
+} coord_end;
 typedef struct {
     worker_id id;
     char model[257], place[257], why[480];       /* why it idles; "" when it works or may */
@@ -174,6 +199,7 @@ typedef struct {
 size_t coord_n_jobs(const coord *c);                     /* closed ones too, in submit order */
 bool   coord_job_at(const coord *c, size_t i, coord_job_status *out);
 bool   coord_job_find(const coord *c, job_id id, coord_job_status *out);
+bool   coord_job_end(const coord *c, job_id id, size_t i, coord_end *out);      /* the i-th end kept for the job; false: there are no more */
 size_t coord_n_workers(const coord *c);
 bool   coord_worker_at(const coord *c, size_t i, coord_worker_status *out);
 size_t coord_n_leases(const coord *c);                   /* live ones; after EVENT_DRAIN 0 says that all is handed in */

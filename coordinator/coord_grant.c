@@ -1,7 +1,9 @@
 /* Who gets what, and how much of it.
  * A worker is filled up to a window, in tokens: what it asked for (credit_tokens), but at first only WINDOW_ROWS_FIRST rows, doubled with
  * each lease it finishes, so that workers which come a little later find work too. It is refilled when it is half empty. A shard is never more than the
- * 1/(2 x workers) part of what waits, so shards shrink towards the end and all workers end together. Whatever they cost in tokens, the lines of
+ * 1/(2 x workers) part of what waits, so shards shrink towards the end and all workers end together. When nothing waits any more, a worker without rows gets
+ * copies: half of what the worker with most of them holds alone, from its end. Each sample counts when the first of its two leases brings it, and leaves the other one.
+ * Whatever they cost in tokens, the lines of
  * all leases of a worker are at most COORD_LINE_BYTES: that is what one GRANT and what the worker keeps can take. */
 #include <stdlib.h>
 #include <string.h>
@@ -20,29 +22,34 @@ static bool has_room_for(const job *j, const worker *w, row_index row)
     return (context == 0 || j->room_contexts[context - 1] < w->context) && !(w->no_chats && mark & ROW_MARK_CHAT);
 }
 
-/* The lowest row at or after `*row` of the rows that wait for a worker that can serve them, which this one is. */
+/* The lowest row of the queue, or the lowest behind `*row`, that this worker can serve. */
+static bool next_fitting_row(const job *j, const worker *w, row_queue queue, bool is_first, row_index *row)
+{
+    if (row_table_queue_count(j->rows, queue) == 0) return false;
+    bool found = is_first ? row_table_first(j->rows, queue, row) : row_table_next(j->rows, queue, *row, row);
+    while (found && !has_room_for(j, w, *row)) found = row_table_next(j->rows, queue, *row, row);
+    return found;
+}
+
 static bool next_room_row(const job *j, const worker *w, bool is_first, row_index *row)
 {
-    if (row_table_queue_count(j->rows, ROW_QUEUE_ROOM) == 0) return false;
-    bool found = is_first ? row_table_first(j->rows, ROW_QUEUE_ROOM, row) : row_table_next(j->rows, ROW_QUEUE_ROOM, *row, row);
-    while (found && !has_room_for(j, w, *row)) found = row_table_next(j->rows, ROW_QUEUE_ROOM, *row, row);
-    return found;
+    return next_fitting_row(j, w, ROW_QUEUE_ROOM, is_first, row);
 }
 
 static bool is_grantable(const job *j, worker *w)
 {
-    return !j->pause[0] && worker_can_serve(w, j);
+    return !j->pause[0] && !j->is_timed_out && worker_can_serve(w, j);
 }
 
 bool grant_possible(const coord *c, const job *j, const worker *w)
 {
     row_index row;
-    return may_work(c, w) && j->state == JOB_OPEN && !j->pause[0] && worker_serves(w, j, NULL, NULL) &&
-           (row_table_queue_count(j->rows, ROW_QUEUE_FRESH) > 0 || row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT) > 0 || next_room_row(j, w, true, &row));
+    return may_work(c, w) && j->state == JOB_OPEN && !j->pause[0] && !j->is_timed_out && worker_serves(w, j, NULL, NULL) &&
+           (row_table_queue_count(j->rows, ROW_QUEUE_FRESH) > 0 || next_fitting_row(j, w, ROW_QUEUE_SUSPECT, true, &row) || next_room_row(j, w, true, &row));
 }
 
 /* A shard under construction. */
-typedef struct { lease_item *items; uint32_t n_items; uint64_t n_samples, n_rows, cost, line_bytes; } shard;
+typedef struct { lease_item *items; uint32_t n_items; uint64_t n_samples, n_rows, cost, line_bytes; bool is_copy; } shard;
 
 uint64_t row_line_bytes(const coord *c, const job *j, row_index row)
 {
@@ -131,7 +138,7 @@ static void grant_shard(coord *c, worker *w, job *j, shard *s, bool is_alone)
     }
     job_pin(c, j, w);
     announce_job(c, w, j);
-    lease *l = lease_add(c, next_lease_id(c), j, w->id, s->items, s->n_items);
+    lease *l = lease_add(c, next_lease_id(c), j, w->id, s->items, s->n_items, s->is_copy);
     FL_ASSERT(l && l->n_left == s->n_samples);
     l->is_alone = is_alone;
     w->is_alone = is_alone;
@@ -155,9 +162,9 @@ static bool grant_suspect(coord *c, worker *w)
         job *j = c->open[i];
         row_index row;
         if (row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT) == 0 || !is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
-        if (!row_table_first(j->rows, ROW_QUEUE_SUSPECT, &row)) continue;
+        if (!next_fitting_row(j, w, ROW_QUEUE_SUSPECT, true, &row)) continue;
         worker *runs = worker_find(c, c->alone_worker);
-        if (!runs || !may_work(c, runs) || !is_grantable(j, runs)) {
+        if (!runs || !may_work(c, runs) || !is_grantable(j, runs) || !has_room_for(j, runs, row)) {
             c->alone_worker = w->id;
             runs = w;
         }
@@ -205,6 +212,87 @@ static bool grant_rows(coord *c, worker *w, job *j)
     return true;
 }
 
+/* What a copy of the row would hold: samples that this lease alone holds. */
+static uint32_t row_copyable(const lease *l, row_index row)
+{
+    uint32_t n = 0;
+    for (uint32_t s = 0; s < row_table_samples(l->job->rows, row); s++)
+        n += lease_holds(l, row, s) && !row_table_held_twice(l->job->rows, row, s);
+    return n;
+}
+
+static bool may_copy_row(const lease *l, const worker *w, row_index row)
+{
+    return row_table_queue(l->job->rows, row) != ROW_QUEUE_SUSPECT && has_room_for(l->job, w, row);
+}
+
+/* Tokens of the lease's rows that this worker may copy. */
+static uint64_t copyable_cost(const coord *c, const lease *l, const worker *w)
+{
+    const job *j = l->job;
+    int64_t age_ms = c->now_ms - l->granted_ms;
+    uint64_t cost = 0;
+    row_index row;
+    if (l->worker.v == w->id.v || l->is_alone || age_ms < (int64_t)c->options.copy_ms || (j->n_timed > 0 && (uint64_t)age_ms < j->timed_ms / j->n_timed)) return 0;
+    for (uint32_t at = 0; lease_next_row(l, &at, &row);)
+        if (may_copy_row(l, w, row)) cost += (uint64_t)row_copyable(l, row) * row_table_cost(j->rows, row);
+    return cost;
+}
+
+/* All samples of the row that the lease alone holds. */
+static void shard_copy(shard *s, const lease *l, row_index row)
+{
+    const row_table *rows = l->job->rows;
+    for (uint32_t k = 0; k < row_table_samples(rows, row) && s->n_items < GRANT_ITEMS_MAX && s->n_samples < LEASE_SAMPLES_MAX; k++) {
+        if (!lease_holds(l, row, k) || row_table_held_twice(rows, row, k)) continue;
+        lease_item *last = s->n_items ? &s->items[s->n_items - 1] : NULL;
+        if (last && last->row.v == row.v && last->sample_hi == k) last->sample_hi++;
+        else s->items[s->n_items++] = (lease_item){ row, k, k + 1 };
+        s->n_samples++;
+        s->cost += row_table_cost(rows, row);
+    }
+}
+
+/* Copy rows of the lease from its end until they cost `budget`. Its worker begins at the front, so the two seldom do the same. Samples of a row share their prompt: rows of which most
+ * is still open come first, the others only when there are none of those. */
+static void shard_fill_copy(shard *s, const coord *c, const lease *l, const worker *w, uint64_t budget, bool mostly_open)
+{
+    const row_table *rows = l->job->rows;
+    for (uint32_t i = l->n_samples; i-- > 0 && (s->n_items == 0 || s->cost < budget);) {
+        row_index row = { l->samples[i].row };
+        if (i > 0 && l->samples[i - 1].row == row.v) continue;           /* a row is taken at its first sample */
+        uint32_t n = may_copy_row(l, w, row) ? row_copyable(l, row) : 0;
+        if (n == 0 || (2 * n > row_table_samples(rows, row)) != mostly_open) continue;
+        uint64_t line_bytes = row_line_bytes(c, l->job, row);
+        if (w->held_line_bytes + s->line_bytes + line_bytes > COORD_LINE_BYTES) break;
+        shard_copy(s, l, row);
+        s->line_bytes += line_bytes;
+    }
+}
+
+/* The worker idles and nothing waits for it: a copy of what another one is late with. */
+static bool grant_copy(coord *c, worker *w, job *j)
+{
+    const lease *most = NULL;
+    uint64_t most_cost = 0;
+    for (size_t i = 0; i < c->n_leases; i++) {
+        uint64_t cost = c->leases[i]->job == j ? copyable_cost(c, c->leases[i], w) : 0;
+        if (cost > most_cost || (cost == most_cost && cost > 0 && c->leases[i]->id.v < most->id.v)) {
+            most = c->leases[i];
+            most_cost = cost;
+        }
+    }
+    if (!most) return false;
+    shard s = { .items = c->shard_items, .is_copy = true };
+    uint64_t budget = least((most_cost + 1) / 2, w->credit_tokens);
+    shard_fill_copy(&s, c, most, w, budget, true);
+    if (s.n_items == 0) shard_fill_copy(&s, c, most, w, budget, false);
+    if (s.n_items == 0) return false;
+    j->n_copied += s.n_samples;
+    grant_shard(c, w, j, &s, false);
+    return true;
+}
+
 void grant_worker(coord *c, worker *w)
 {
     if (!may_work(c, w) || w->is_alone || grant_suspect(c, w)) return;
@@ -212,6 +300,10 @@ void grant_worker(coord *c, worker *w)
         job *j = c->open[i];
         if (!is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
         while (grant_rows(c, w, j)) {}
+    }
+    for (size_t i = 0; i < c->n_open && w->n_leases == 0; i++) {
+        job *j = c->open[i];
+        if (is_grantable(j, w) && worker_has_detok(c, w, j)) grant_copy(c, w, j);
     }
 }
 

@@ -18,6 +18,7 @@ void job_free(job *j)
     free(j->model);
     free(j->fingerprint);
     free(j->numerics);
+    free(j->ends);
     free(j);
 }
 
@@ -89,6 +90,8 @@ fl_status job_add(coord *c, const coord_job *spec, row_table **rows, fl_err *err
     j->seed = spec->seed;
     j->max_context = spec->max_context;
     j->now_s = spec->now_s;
+    j->limits = spec->limits;
+    j->added_ms = c->now_ms;
     j->defaults = coord_copy(spec->defaults);
     j->model = coord_copy(spec->model);
     j->is_pinned = spec->is_pinned;
@@ -199,12 +202,13 @@ void job_fail_row(coord *c, job *j, row_index row, lease_id by, fl_row_error cod
     const char *copy = fl_arena_copy(&c->out->arena, text, n_text);
     FL_ASSERT(copy);
     r->body = (fl_bytes){ copy, n_text };
+    if (!row_table_held_row(j->rows, row)) return;
     for (size_t i = c->n_leases; i-- > 0;) {             /* samples of the row may be with several workers */
         lease *l = c->leases[i];
         if (l->job != j || !lease_holds_row(l, row)) continue;
         lease_release_row(c, l, row);                    /* of a failed row: nothing waits again */
         if (l->id.v == by.v) continue;
-        send_revoke_row(c, l->worker, l->id, row);
+        send_revoke_row(c, l->worker, l->id, row, WIRE_WHOLE_ROW);
         lease_settle(c, l, true);
     }
 }

@@ -61,10 +61,19 @@ static bool is_valid(const coord *c, const job *j, const coord_body *pieces, uin
     return valid;
 }
 
+/* The other lease of a sample that was held twice gives it up, and nothing else. */
+static void leave_other(coord *c, lease *other, row_index row, uint32_t sample)
+{
+    lease_drop_sample(c, other, row, sample);
+    send_revoke_row(c, other->worker, other->id, row, sample);
+    lease_settle(c, other, false);
+}
+
 /* The pieces move into the ledger and the sample out of its lease. */
 static void commit_result(coord *c, job *j, lease *l, const wire_result *m, const coord_body *pieces, uint32_t n)
 {
     row_index row = { m->row };
+    lease *other = row_table_held_twice(j->rows, row, (uint32_t)m->sample) ? lease_other(c, j, row, (uint32_t)m->sample, l) : NULL;
     for (uint32_t i = 0; i < n; i++) {
         action *a = action_add(&c->out->appends, ACTION_APPEND);
         a->job = j->id;
@@ -74,8 +83,11 @@ static void commit_result(coord *c, job *j, lease *l, const wire_result *m, cons
     }
     row_table_commit(j->rows, row, (uint32_t)m->sample);
     lease_drop_sample(c, l, row, (uint32_t)m->sample);
+    if (other) leave_other(c, other, row, (uint32_t)m->sample);
     j->n_samples++;
     j->n_tokens += m->n_tokens;
+    j->n_timed++;
+    j->timed_ms += (uint64_t)(c->now_ms - l->granted_ms);
     worker *w = worker_find(c, l->worker);
     if (w) w->n_samples++;
 }
@@ -134,6 +146,7 @@ void result_arrived(coord *c, worker_id speaker, const wire_result *m, coord_bod
     }
     send_answer(c, speaker, (job_id){ m->job }, (lease_id){ m->lease }, m->row, m->sample, fate);
     count(j, fate);
+    if (fate == WIRE_DUPLICATE) j->n_duplicate_tokens += m->n_tokens;
     if (fate == WIRE_COMMITTED) job_settle(c, j);
 }
 
@@ -141,7 +154,7 @@ void result_arrived(coord *c, worker_id speaker, const wire_result *m, coord_bod
 static bool is_workers_error(uint64_t code)
 {
     switch (code) {
-    case ROW_OK: case ROW_CRASH_QUARANTINED: case ROW_CANCELLED: case ROW_EXPIRED: case ROW_DUPLICATE_ID: return false;
+    case ROW_OK: case ROW_CRASH_QUARANTINED: case ROW_CANCELLED: case ROW_EXPIRED: case ROW_TIMEOUT: case ROW_DUPLICATE_ID: return false;
     default: return code < ROW_ERROR_COUNT;
     }
 }

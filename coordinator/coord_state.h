@@ -1,6 +1,6 @@
 /* coord_state.h - what the core knows, for its own files only (coord.h is its contract): struct coord is the one to read first.
- * Files     coord.c (step, time), coord_job.c (jobs), coord_worker.c (workers and their messages), coord_result.c (results and row errors),
- *           coord_grant.c (who gets what), lease_table.c (leases), action_list.c (actions), coord_status.c (reads).
+ * Files     coord.c (step, time), coord_job.c (jobs), coord_worker.c (workers and their messages), coord_result.c (results and row errors), coord_blame.c
+ *           (crashes), coord_limits.c (rows that take too long), coord_grant.c (who gets what), lease_table.c (leases), action_list.c (actions), coord_status.c (reads).
  * Threads   one. */
 #ifndef COORDINATOR_COORD_STATE_H
 #define COORDINATOR_COORD_STATE_H
@@ -26,6 +26,10 @@ typedef struct job {
     job_state state;
     uint64_t seed;
     uint32_t max_context, now_s;
+    row_limits limits;
+    int64_t added_ms;                    /* when it came here */
+    uint64_t queue_checked, total_checked;       /* rows below these were looked at since the limit was reached */
+    bool is_timed_out;                   /* total_ms is over: what is left fails within the next ticks */
     char *defaults, *model;              /* owned; "" when absent */
     bool is_pinned, has_detok;
     char *fingerprint, *numerics;        /* owned; of the pin */
@@ -39,7 +43,10 @@ typedef struct job {
     uint64_t n_able, able_version;       /* workers that may work on it, counted at this fleet_version */
     uint64_t n_rows, n_completed, n_failed;      /* of a closed job, whose rows are gone */
     pace pace;                           /* tokens committed, rows finished */
-    uint64_t n_samples, n_tokens, n_duplicates, n_stale, n_refused, n_retries, n_granted, n_lost, n_handbacks, n_crashes;
+    uint64_t n_samples, n_tokens, n_duplicates, n_stale, n_refused, n_retries, n_granted, n_lost, n_handbacks, n_crashes, n_timeouts;
+    uint64_t n_timed, timed_ms;          /* committed here, and the age of their leases then, summed */
+    uint64_t n_copied, n_duplicate_tokens;       /* samples granted as copies; tokens of results that came too late */
+    coord_end *ends; uint32_t n_ends;    /* owned [COORD_ENDS_MAX], NULL before the first */
 } job;
 
 typedef struct worker {
@@ -126,14 +133,16 @@ void send_release(coord *c, coord_body body);
 void send_note(coord *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void send_answer(coord *c, worker_id to, job_id of_job, lease_id of_lease, uint64_t row, uint64_t sample, wire_fate fate);
 void send_revoke(coord *c, worker_id to, lease_id ended);                    /* the whole lease */
-void send_revoke_row(coord *c, worker_id to, lease_id of_lease, row_index row);
+void send_revoke_row(coord *c, worker_id to, lease_id of_lease, row_index row, uint32_t sample);     /* WIRE_WHOLE_ROW: all of it */
 
 /* lease_table.c: none of these sends anything but LEASE_END, LEASE_SAVE and releases of partial results. */
 lease *lease_find(const coord *c, lease_id id);
-/* Holds what is free of the items, which ascend by row and sample; NULL when nothing is. */
-lease *lease_add(coord *c, lease_id id, job *j, worker_id worker, const lease_item *items, uint32_t n_items);
+/* Holds what is free of the items, which ascend by row and sample; may_copy: also what one lease of another worker holds. NULL when nothing is. */
+lease *lease_add(coord *c, lease_id id, job *j, worker_id worker, const lease_item *items, uint32_t n_items, bool may_copy);
+lease *lease_other(const coord *c, const job *j, row_index row, uint32_t sample, const lease *except);       /* a lease that holds the sample; NULL: none */
 bool   lease_holds(const lease *l, row_index row, uint32_t sample);
 bool   lease_holds_row(const lease *l, row_index row);
+bool   lease_is_only(const lease *l, row_index row);             /* something of the row waits again when the lease ends */
 void   lease_drop_sample(coord *c, lease *l, row_index row, uint32_t sample);    /* committed: no longer held, not waiting */
 void   lease_release_sample(coord *c, lease *l, row_index row, uint32_t sample); /* waits again */
 void   lease_release_row(coord *c, lease *l, row_index row);
@@ -174,6 +183,14 @@ void worker_free(worker *w);
 /* coord_result.c */
 void result_arrived(coord *c, worker_id worker, const wire_result *m, coord_body body);
 void row_error_arrived(coord *c, worker_id worker, const wire_row_error *m);
+
+/* coord_blame.c */
+void row_suspect(coord *c, job *j, row_index row, const lease *by);      /* it runs alone from now on: it leaves all leases but `by`, which is the caller's to settle */
+void row_note_end(coord *c, job *j, row_index row, const worker *w, bool was_alone, wire_str last_words);     /* keeps what was seen; before row_crashed counts it */
+void row_crashed(coord *c, job *j, row_index row);               /* while it ran alone: counts, quarantines after ROW_CRASHES_MAX */
+
+/* coord_limits.c */
+void job_check_limits(coord *c, job *j);                         /* of an open job; may close it */
 
 /* coord_grant.c */
 uint64_t row_line_bytes(const coord *c, const job *j, row_index row);

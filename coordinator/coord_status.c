@@ -18,14 +18,15 @@ const char *job_state_name(job_state state)
 /* Why no worker here can serve the first of the rows that were handed back. False: there is none. */
 static bool explain_room_row(const job *j, char why[480])
 {
-    row_index row;
-    if (!row_table_first(j->rows, ROW_QUEUE_ROOM, &row)) return false;
+    row_index row = { 0 };
+    bool found = row_table_first(j->rows, ROW_QUEUE_ROOM, &row) || row_table_first(j->rows, ROW_QUEUE_SUSPECT, &row);     /* a suspect may need room as well */
+    if (!found || row_table_mark(j->rows, row) == 0) return false;
     uint32_t mark = row_table_mark(j->rows, row), context = mark & ROW_MARK_CONTEXT;
     if (mark & ROW_MARK_CHAT)
         snprintf(why, 480, "row %" PRIu64 " (counted from 0) is a chat, and no worker here can render it: %s", row.v, j->no_chats);
     else
         snprintf(why, 480, "%" PRIu64 " rows wait for more room: row %" PRIu64 " (counted from 0) takes about %" PRIu32 " tokens and the largest worker here holds %u; start a worker "
-                 "with more memory, or lower the row's max_tokens", row_table_queue_count(j->rows, ROW_QUEUE_ROOM), row.v, row_table_cost(j->rows, row),
+                 "with more memory, or lower the row's max_tokens", row_table_queue_count(j->rows, row_table_queue(j->rows, row)), row.v, row_table_cost(j->rows, row),
                  context ? j->room_contexts[context - 1] : 0);
     return true;
 }
@@ -102,6 +103,25 @@ static void fill_pace(const coord *c, const job *j, coord_job_status *s)
     if (s->rows_per_s > 0) s->left_s = (int64_t)((double)(s->rows - done) / s->rows_per_s + 0.5);
 }
 
+/* A row with several workers counts once: with the older lease of the first sample that is held. */
+static bool counts_here(const coord *c, const lease *l, row_index row)
+{
+    const row_table *rows = l->job->rows;
+    uint32_t k = 0;
+    while (!row_table_held(rows, row, k)) k++;
+    return lease_holds(l, row, k) && (!row_table_held_twice(rows, row, k) || lease_other(c, l->job, row, k, l)->id.v > l->id.v);
+}
+
+static void count_lease(const coord *c, const lease *l, coord_job_status *s)
+{
+    row_index row;
+    for (uint32_t at = 0; lease_next_row(l, &at, &row);) {
+        for (uint32_t k = 0; k < row_table_samples(l->job->rows, row); k++) s->samples_twice += row_table_held_twice(l->job->rows, row, k) && lease_holds(l, row, k);
+        s->rows_running += counts_here(c, l, row);
+    }
+    if (c->now_ms - l->granted_ms > s->oldest_lease_ms) s->oldest_lease_ms = c->now_ms - l->granted_ms;
+}
+
 static void fill_job(const coord *c, const job *j, coord_job_status *s)
 {
     memset(s, 0, sizeof *s);
@@ -121,6 +141,9 @@ static void fill_job(const coord *c, const job *j, coord_job_status *s)
     s->leases_lost = j->n_lost;
     s->handbacks = j->n_handbacks;
     s->crashes = j->n_crashes;
+    s->timeouts = j->n_timeouts;
+    s->samples_copied = j->n_copied;
+    s->duplicate_tokens = j->n_duplicate_tokens;
     if (j->state != JOB_OPEN) return;
     s->rows = row_table_n_rows(j->rows);
     s->rows_completed = row_table_n_completed(j->rows);
@@ -131,11 +154,12 @@ static void fill_job(const coord *c, const job *j, coord_job_status *s)
     fill_pace(c, j, s);
     bool is_held = false, is_possible = false;
     for (size_t i = 0; i < c->n_leases; i++) {
-        row_index row;
         if (c->leases[i]->job != j) continue;
         is_held = true;
-        for (uint32_t at = 0; lease_next_row(c->leases[i], &at, &row);) s->rows_running++;
+        count_lease(c, c->leases[i], s);
     }
+    s->samples_twice /= 2;                               /* each was met in both of its leases */
+    if (s->rows_waiting == 0) s->rows_tail = s->rows_running;
     for (size_t i = 0; i < c->n_workers && !is_possible; i++) is_possible = grant_possible(c, j, c->workers[i]);
     s->is_stuck = !is_held && !is_possible;
     if (!is_possible && s->rows_waiting > 0) explain(c, j, s->why);
@@ -159,6 +183,14 @@ bool coord_job_find(const coord *c, job_id id, coord_job_status *out)
     const job *j = job_find(c, id);
     if (!j) return false;
     fill_job(c, j, out);
+    return true;
+}
+
+bool coord_job_end(const coord *c, job_id id, size_t i, coord_end *out)
+{
+    const job *j = job_find(c, id);
+    if (!j || i >= j->n_ends) return false;
+    *out = j->ends[i];
     return true;
 }
 

@@ -140,7 +140,8 @@ static void leases_end(coord *c, worker_id id, const wire_list *kept)
         if (is_kept) continue;
         row_index row;
         job *j = l->job;
-        for (uint32_t at = 0; lease_next_row(l, &at, &row);) job_retry_row(c, j, row);
+        for (uint32_t at = 0; lease_next_row(l, &at, &row);)
+            if (lease_is_only(l, row)) job_retry_row(c, j, row);
         j->n_lost++;
         lease_end(c, l);
     }
@@ -173,10 +174,10 @@ void lease_lost(coord *c, lease *l, bool is_stall)
     send_revoke(c, l->worker, l->id);
     send_note(c, is_stall ? "lease %" PRIu64 " of worker %016" PRIx64 " is lost: no token was computed for too long" : "lease %" PRIu64 " of worker %016" PRIx64 " ran out", l->id.v, l->worker.v);
     for (uint32_t at = 0; lease_next_row(l, &at, &row);) {
-        job_retry_row(c, j, row);
+        if (is_stall || lease_is_only(l, row)) job_retry_row(c, j, row);
         if (!is_stall) continue;
         row_table_add_stall(j->rows, row);
-        row_table_move(j->rows, row, ROW_QUEUE_SUSPECT);
+        row_suspect(c, j, row, l);
     }
     j->n_lost++;
     lease_end(c, l);
@@ -271,6 +272,13 @@ static void beat(coord *c, worker_id id, const wire_beat *m)
     if (!(d && d->is_here) && ask_detok(c, w)) send_welcome(c, w, true);
 }
 
+/* The row waits for another kind of worker; as a suspect it still runs alone there. */
+static void wait_for_another(job *j, row_index row, uint32_t mark)
+{
+    row_table_set_mark(j->rows, row, (uint8_t)mark);
+    if (row_table_queue(j->rows, row) != ROW_QUEUE_SUSPECT) row_table_move(j->rows, row, ROW_QUEUE_ROOM);
+}
+
 /* Remember that this worker had no room for the row. */
 static void note_no_room(job *j, row_index row, uint32_t context)
 {
@@ -281,8 +289,7 @@ static void note_no_room(job *j, row_index row, uint32_t context)
     if (i == ROOM_CONTEXTS_MAX) i--;                     /* more kinds of workers than we count: the last entry grows to stand for them */
     else if (i == j->n_room_contexts) j->room_contexts[j->n_room_contexts++] = context;
     if (j->room_contexts[i] < context) j->room_contexts[i] = context;
-    row_table_set_mark(j->rows, row, (uint8_t)((i + 1) | (mark & ROW_MARK_CHAT)));
-    row_table_move(j->rows, row, ROW_QUEUE_ROOM);
+    wait_for_another(j, row, (i + 1) | (mark & ROW_MARK_CHAT));
 }
 
 /* Remember that this worker's machine cannot render the row, a chat. */
@@ -290,18 +297,7 @@ static void note_no_chats(job *j, worker *w, row_index row, wire_str why)
 {
     w->no_chats = true;
     snprintf(j->no_chats, sizeof j->no_chats, "%.*s", (int)(why.n < sizeof j->no_chats ? why.n : sizeof j->no_chats - 1), why.p ? why.p : "");
-    row_table_set_mark(j->rows, row, (uint8_t)(row_table_mark(j->rows, row) | ROW_MARK_CHAT));
-    row_table_move(j->rows, row, ROW_QUEUE_ROOM);
-}
-
-static void row_crashed(coord *c, job *j, row_index row, wire_str last_words)
-{
-    j->n_crashes++;
-    row_table_add_crash(j->rows, row);
-    send_note(c, "job-%016" PRIx64 " row %" PRIu64 ": the engine crashed while it ran alone (%u of %d): %.*s", j->id.v, row.v, row_table_crashes(j->rows, row), ROW_CRASHES_MAX,
-              (int)(last_words.n < 300 ? last_words.n : 300), last_words.p ? last_words.p : "");
-    static const char sentence[] = "the engine crashed twice while this row ran alone";
-    if (row_table_crashes(j->rows, row) >= ROW_CRASHES_MAX) job_fail_row(c, j, row, (lease_id){ 0 }, ROW_CRASH_QUARANTINED, sentence, sizeof sentence - 1);
+    wait_for_another(j, row, row_table_mark(j->rows, row) | ROW_MARK_CHAT);
 }
 
 static void handback(coord *c, worker_id id, const wire_handback *m)
@@ -328,11 +324,12 @@ static void handback(coord *c, worker_id id, const wire_handback *m)
     lease_id lease_before = l->id;
     for (uint32_t i = 0; i < n; i++) {
         lease_release_row(c, l, rows[i]);
-        if (is_end) row_table_move(j->rows, rows[i], ROW_QUEUE_SUSPECT);
+        if (is_end) row_suspect(c, j, rows[i], l);
         if (is_end && !is_blame) job_retry_row(c, j, rows[i]);
         if (m->reason == WIRE_HAND_NO_ROOM && w) note_no_room(j, rows[i], w->context);
         if (m->reason == WIRE_HAND_NO_CHATS && w) note_no_chats(j, w, rows[i], m->text);
-        if (is_blame) row_crashed(c, j, rows[i], m->text);
+        if (is_end) row_note_end(c, j, rows[i], w, is_blame, m->text);
+        if (is_blame) row_crashed(c, j, rows[i]);
     }
     free(rows);
     FL_ASSERT(lease_find(c, lease_before) == l);

@@ -40,6 +40,13 @@ bool lease_holds_row(const lease *l, row_index row)
     return false;
 }
 
+bool lease_is_only(const lease *l, row_index row)
+{
+    for (uint32_t i = lower_bound(l, row.v, 0); i < l->n_samples && l->samples[i].row == row.v; i++)
+        if (!l->samples[i].is_gone && !row_table_held_twice(l->job->rows, row, l->samples[i].sample)) return true;
+    return false;
+}
+
 bool lease_next_row(const lease *l, uint32_t *at, row_index *row)
 {
     for (uint32_t i = *at; i < l->n_samples; i++) {
@@ -52,7 +59,24 @@ bool lease_next_row(const lease *l, uint32_t *at, row_index *row)
     return false;
 }
 
-lease *lease_add(coord *c, lease_id id, job *j, worker_id worker_of_it, const lease_item *items, uint32_t n_items)
+lease *lease_other(const coord *c, const job *j, row_index row, uint32_t sample, const lease *except)
+{
+    for (size_t i = 0; i < c->n_leases; i++) {
+        lease *l = c->leases[i];
+        if (l->job == j && l != except && lease_holds(l, row, sample)) return l;
+    }
+    return NULL;
+}
+
+/* May this worker's lease hold the sample? As the second one only beside one of another worker. */
+static bool can_hold(const coord *c, const job *j, worker_id by, row_index row, uint32_t sample, bool may_copy)
+{
+    if (!row_table_has(j->rows, row.v, sample) || row_table_failed(j->rows, row) || row_table_done(j->rows, row, sample)) return false;
+    if (!row_table_held(j->rows, row, sample)) return true;
+    return may_copy && !row_table_held_twice(j->rows, row, sample) && lease_other(c, j, row, sample, NULL)->worker.v != by.v;
+}
+
+lease *lease_add(coord *c, lease_id id, job *j, worker_id worker_of_it, const lease_item *items, uint32_t n_items, bool may_copy)
 {
     size_t n = 0;
     uint32_t n_stalls = 0;
@@ -62,8 +86,9 @@ lease *lease_add(coord *c, lease_id id, job *j, worker_id worker_of_it, const le
     for (uint32_t i = 0; i < n_items; i++) {
         for (uint32_t s = items[i].sample_lo; s < items[i].sample_hi; s++) {
             row_index row = items[i].row;
-            if (!row_table_has(j->rows, row.v, s) || row_table_failed(j->rows, row) || row_table_done(j->rows, row, s) || row_table_held(j->rows, row, s)) continue;
-            row_table_hold(j->rows, row, s);
+            if (!can_hold(c, j, worker_of_it, row, s, may_copy)) continue;
+            if (row_table_held(j->rows, row, s)) row_table_hold_again(j->rows, row, s);
+            else row_table_hold(j->rows, row, s);
             l->samples[l->n_samples++] = (lease_sample){ (uint32_t)row.v, (uint16_t)s, false };
             if (l->n_samples == 1 || l->samples[l->n_samples - 2].row != row.v) l->line_bytes += row_line_bytes(c, j, row);
             l->cost_left += row_table_cost(j->rows, row);

@@ -12,7 +12,7 @@ typedef struct {
     uint32_t cost;                       /* of one sample */
     uint16_t n_samples;
     uint16_t n_waiting;                  /* samples neither done nor held */
-    uint8_t queue : 2, has_failed : 1, n_crashes : 2;
+    uint8_t queue : 2, has_failed : 1, n_crashes : 2, was_held : 1;
     uint8_t n_stalls, n_retries;
     uint8_t mark;
 } row;
@@ -21,7 +21,7 @@ _Static_assert(sizeof(row) == 16, "10 M rows must stay near 160 MB");
 struct row_table {
     row *rows;                           /* owned [capacity] */
     uint64_t n_rows, capacity, n_slots;
-    uint64_t *done, *held;               /* owned bitmaps [n_sample_words] of the samples */
+    uint64_t *done, *held, *twice;       /* owned bitmaps [n_sample_words] of the samples; twice: two leases hold it */
     uint64_t n_sample_words;
     bit_set queue[ROW_QUEUE_COUNT];      /* rows with a waiting sample */
     uint64_t n_completed, n_failed, cost_waiting;
@@ -68,9 +68,13 @@ static bool grow_samples(row_table *t, uint64_t n_slots)
     uint64_t *held = realloc(t->held, room * sizeof *held);
     if (!held) return false;
     t->held = held;
+    uint64_t *twice = realloc(t->twice, room * sizeof *twice);
+    if (!twice) return false;
+    t->twice = twice;
     size_t fresh = (room - t->n_sample_words) * sizeof *done;
     memset(t->done + t->n_sample_words, 0, fresh);
     memset(t->held + t->n_sample_words, 0, fresh);
+    memset(t->twice + t->n_sample_words, 0, fresh);
     t->n_sample_words = room;
     return true;
 }
@@ -95,6 +99,7 @@ void row_table_close(row_table *t)
     free(t->rows);
     free(t->done);
     free(t->held);
+    free(t->twice);
     free(t);
 }
 
@@ -141,6 +146,7 @@ bool row_table_commit(row_table *t, row_index r, uint32_t sample)
     if (at(t, r)->has_failed || get(t->done, slot)) return false;
     if (get(t->held, slot)) clear(t->held, slot);
     else count_waiting(t, r, -1);
+    clear(t->twice, slot);
     set(t->done, slot);
     if (all_done(t, r)) t->n_completed++;
     return true;
@@ -163,6 +169,8 @@ bool row_table_has(const row_table *t, uint64_t r, uint64_t sample)
 
 bool row_table_done(const row_table *t, row_index r, uint32_t sample) { return get(t->done, slot_of(t, r, sample)); }
 bool row_table_held(const row_table *t, row_index r, uint32_t sample) { return get(t->held, slot_of(t, r, sample)); }
+bool row_table_held_twice(const row_table *t, row_index r, uint32_t sample) { return get(t->twice, slot_of(t, r, sample)); }
+bool row_table_was_held(const row_table *t, row_index r) { return at(t, r)->was_held; }
 bool row_table_failed(const row_table *t, row_index r) { return at(t, r)->has_failed; }
 bool row_table_finished(const row_table *t, row_index r) { return at(t, r)->has_failed || all_done(t, r); }
 uint32_t row_table_samples(const row_table *t, row_index r) { return at(t, r)->n_samples; }
@@ -184,7 +192,7 @@ uint64_t row_table_n_waiting(const row_table *t)
 
 uint64_t row_table_bytes(const row_table *t)
 {
-    uint64_t n = sizeof *t + t->capacity * sizeof *t->rows + 2 * t->n_sample_words * sizeof *t->done;
+    uint64_t n = sizeof *t + t->capacity * sizeof *t->rows + 3 * t->n_sample_words * sizeof *t->done;
     for (int q = 0; q < ROW_QUEUE_COUNT; q++) n += bit_set_bytes(&t->queue[q]);
     return n;
 }
@@ -194,13 +202,33 @@ void row_table_hold(row_table *t, row_index r, uint32_t sample)
     uint64_t slot = slot_of(t, r, sample);
     FL_ASSERT(!get(t->done, slot) && !get(t->held, slot) && !at(t, r)->has_failed);
     set(t->held, slot);
+    at(t, r)->was_held = 1;
     count_waiting(t, r, -1);
+}
+
+void row_table_hold_again(row_table *t, row_index r, uint32_t sample)
+{
+    uint64_t slot = slot_of(t, r, sample);
+    FL_ASSERT(get(t->held, slot) && !get(t->twice, slot) && !at(t, r)->has_failed);
+    set(t->twice, slot);
+}
+
+bool row_table_held_row(const row_table *t, row_index r)
+{
+    const row *x = at(t, r);
+    for (uint32_t s = 0; s < x->n_samples; s++)
+        if (get(t->held, x->slot + (uint64_t)s)) return true;
+    return false;
 }
 
 void row_table_release(row_table *t, row_index r, uint32_t sample)
 {
     uint64_t slot = slot_of(t, r, sample);
     FL_ASSERT(get(t->held, slot));
+    if (get(t->twice, slot)) {
+        clear(t->twice, slot);
+        return;
+    }
     clear(t->held, slot);
     if (!at(t, r)->has_failed) count_waiting(t, r, +1);
 }

@@ -1,5 +1,5 @@
-/* row_table.h - which samples of a job's rows are done, held by a lease, or waiting: 16 bytes a row and 2 bits a sample, so that
- * 10 M rows take about 170 MB.
+/* row_table.h - which samples of a job's rows are done, held by a lease (or by two), or waiting: 16 bytes a row and 3 bits a sample, so
+ * that 10 M rows take about 170 MB.
  * Order     waiting rows are always taken lowest first. A waiting row is in one of three queues: FRESH, SUSPECT (an engine ended under it:
  *           it runs alone), ROOM (a worker had no room for it: it waits for a larger one).
  * Threads   one. Pure memory. */
@@ -46,10 +46,14 @@ uint64_t row_table_n_waiting(const row_table *t);                               
 uint64_t row_table_cost_waiting(const row_table *t);                             /* tokens of all waiting samples */
 uint64_t row_table_bytes(const row_table *t);
 
-/* For the core: leases hold samples. */
+/* For the core: leases hold samples, two of them at most the same one. */
 bool      row_table_held(const row_table *t, row_index row, uint32_t sample);
+bool      row_table_held_twice(const row_table *t, row_index row, uint32_t sample);
+bool      row_table_held_row(const row_table *t, row_index row);                 /* any of its samples is held */
+bool      row_table_was_held(const row_table *t, row_index row);                 /* some sample was held at some time */
 void      row_table_hold(row_table *t, row_index row, uint32_t sample);          /* neither done nor held before */
-void      row_table_release(row_table *t, row_index row, uint32_t sample);       /* a held sample waits again, unless its row has failed */
+void      row_table_hold_again(row_table *t, row_index row, uint32_t sample);    /* held once before */
+void      row_table_release(row_table *t, row_index row, uint32_t sample);       /* one holder less; without any it waits again, unless its row has failed */
 bool      row_table_first(const row_table *t, row_queue queue, row_index *row);  /* lowest waiting row of a queue */
 bool      row_table_next(const row_table *t, row_queue queue, row_index after, row_index *row);
 uint64_t  row_table_queue_count(const row_table *t, row_queue queue);

@@ -36,24 +36,22 @@ static void put_frame(sim_ledger *l, const ledger_frame *frame)
 }
 
 /* As ledger.c writes them: a segment is left only after a marker. */
-void sim_ledger_append(sim *s, sim_job *j, const ledger_record *record)
+bool sim_ledger_append(sim *s, sim_job *j, const ledger_record *record)
 {
     ledger_frame frame;
     sim_ledger *l = &j->ledger;
-    if (l->n_segments == 0) add_segment(l);
-    if (!l->is_dirty && last_segment(l)->n >= SIM_SEGMENT_BYTES) {
-        add_segment(l);
-        sim_hit(s, SIM_SEGMENT_ROLL);
-    }
+    bool is_new = l->n_segments > 0 && !l->is_dirty && last_segment(l)->n >= SIM_SEGMENT_BYTES;
+    if (is_new) sim_hit(s, SIM_SEGMENT_ROLL);
+    if (is_new || l->n_segments == 0) add_segment(l);
     fl_status st = ledger_frame_record(&frame, record, l->chain, NULL);
     FL_ASSERT(st == FL_OK);
     put_frame(l, &frame);
     l->is_dirty = true;
+    return is_new;
 }
 
-void sim_ledger_mark(sim *s, sim_job *j)
+void sim_ledger_mark(sim_job *j)
 {
-    (void)s;
     sim_ledger *l = &j->ledger;
     ledger_frame marker;
     if (!l->is_dirty) return;
@@ -61,41 +59,33 @@ void sim_ledger_mark(sim *s, sim_job *j)
     put_frame(l, &marker);
 }
 
-typedef struct { sim *s; sim_job *j; } noting;
-
-static fl_status note_durable(void *context, const ledger_record *r, fl_err *err)
+static void note_durable(sim_job *j, const ledger_record *r)
 {
-    (void)err;
-    noting *n = context;
-    if (r->kind == LEDGER_RESULT && r->piece + 1 == r->n_pieces) n->j->rows[r->row.v].durable |= 1u << r->sample;
-    if (r->kind == LEDGER_ROW_ERROR || r->kind == LEDGER_INGEST_ERROR) n->j->rows[r->row.v].has_error = n->j->rows[r->row.v].is_error_appended = true;
-    if (r->kind == LEDGER_CLOSE) n->j->is_closed = true;
-    return FL_OK;
+    if (r->kind == LEDGER_RESULT && r->piece + 1 == r->n_pieces) j->rows[r->row.v].durable |= 1u << r->sample;
+    if (r->kind == LEDGER_ROW_ERROR || r->kind == LEDGER_INGEST_ERROR) j->rows[r->row.v].has_error = j->rows[r->row.v].is_error_appended = true;
+    if (r->kind == LEDGER_CLOSE) j->is_closed = true;
 }
 
-void sim_ledger_sync(sim *s, sim_job *j)
+void sim_ledger_sync(sim_job *j)
 {
     sim_ledger *l = &j->ledger;
     if (!l->is_dirty) return;
     sim_segment *seg = last_segment(l);
-    ledger_cursor cursor = { .chain = l->marked_chain, .n_frames = l->marked_frames };
-    noting n = { s, j };
-    size_t marked, at = seg->synced;
-    while (at < seg->n) {                                /* the group that became durable, frame by frame (its place is not 0, so no ledger_walk) */
+    uint64_t chain = l->marked_chain;
+    for (size_t at = seg->synced; at < seg->n;) {        /* the group that became durable, frame by frame (its place is not 0, so no ledger_walk) */
         fl_frame frame;
         ledger_record r;
-        fl_status st = fl_frame_decode(&frame, seg->data + at, seg->n - at, cursor.chain, NULL);
+        fl_status st = fl_frame_decode(&frame, seg->data + at, seg->n - at, chain, NULL);
         FL_ASSERT(st == FL_OK);
         if (frame.kind != LEDGER_MARKER) {
             st = ledger_record_decode(&r, frame.kind, frame.payload, frame.payload_bytes, NULL);
             FL_ASSERT(st == FL_OK);
-            note_durable(&n, &r, NULL);
+            note_durable(j, &r);
         }
-        cursor.chain = frame.checksum;
+        chain = frame.checksum;
         at += FL_FRAME_HEADER_BYTES + (size_t)frame.payload_bytes;
     }
-    marked = seg->n;
-    seg->synced = marked;
+    seg->synced = seg->n;
     l->marked_chain = l->chain;
     l->marked_frames = l->n_frames;
     l->is_dirty = false;
@@ -121,14 +111,18 @@ void sim_ledger_crash(sim *s, sim_job *j)
         uint32_t fate = sim_below(s, 4);
         if (fate == 0) {
             seg->n = seg->synced;
+            if (seg->n == 0 && l->n_segments > 1 && sim_chance(s, 500)) {            /* the folder was not synced: the new file is not there */
+                free(seg->data);
+                l->n_segments--;
+            }
         } else if (fate == 1) {
             seg->n = seg->synced + sim_below(s, (uint32_t)n_loose + 1);
-            sim_hit(s, SIM_CRASH_TORN_TAIL);
+            sim_hit(s, SIM_TORN_WRITE);
         } else if (fate == 2) {                          /* the file grew, its first bytes were never written */
             size_t n_zero = 1 + sim_below(s, (uint32_t)n_loose);
             memset(seg->data + seg->synced, 0, n_zero < 24 && n_loose >= 24 ? 24 : n_zero);
             seg->n = seg->synced + (n_zero < 24 && n_loose >= 24 ? 24 : n_zero);
-            sim_hit(s, SIM_CRASH_LOST_PAGE);
+            sim_hit(s, SIM_LOST_WRITE);
         }                                                /* else: all of it survived though nobody waited for it */
     }
 }
@@ -161,6 +155,23 @@ void sim_ledger_free(sim_ledger *l)
 {
     for (uint32_t i = 0; i < l->n_segments; i++) free(l->segments[i].data);
     free(l->segments);
+    memset(l, 0, sizeof *l);
+}
+
+void sim_lease_bits(uint64_t bits[SIM_WORDS], const lease_item *items, uint32_t n_items)
+{
+    memset(bits, 0, SIM_WORDS * sizeof *bits);
+    for (uint32_t i = 0; i < n_items; i++)
+        for (uint32_t k = items[i].sample_lo; k < items[i].sample_hi; k++) sim_bit_set(bits, items[i].row.v, k);
+}
+
+uint32_t sim_lease_items(const sim_lease *l, lease_item items[SIM_ROWS_MAX * SIM_N_MAX])
+{
+    uint32_t n = 0;
+    for (uint64_t row = 0; row < SIM_ROWS_MAX; row++)
+        for (uint32_t k = 0; k < SIM_N_MAX; k++)
+            if (sim_bit(l->bits, row, k)) items[n++] = (lease_item){ { row }, k, k + 1 };
+    return n;
 }
 
 sim_lease *sim_lease_find(sim_lease_list *list, uint64_t id)
@@ -173,26 +184,18 @@ sim_lease *sim_lease_find(sim_lease_list *list, uint64_t id)
 void sim_lease_end(sim_lease_list *list, uint64_t id)
 {
     sim_lease *l = sim_lease_find(list, id);
-    if (!l) return;
-    free(l->items);
-    *l = list->v[--list->n];
+    if (l) *l = list->v[--list->n];
 }
 
 void sim_lease_save(sim_lease_list *list, const action *a)
 {
-    sim_lease_end(list, a->lease.v);
-    list->v = sim_grow(list->v, &list->capacity, list->n, sizeof *list->v);
-    sim_lease *l = &list->v[list->n++];
-    *l = (sim_lease){ a->lease.v, a->job.v, a->worker.v, malloc((a->n_items + 1) * sizeof *l->items), a->n_items };
-    FL_ASSERT(l->items);
-    memcpy(l->items, a->items, a->n_items * sizeof *l->items);
-}
-
-void sim_leases_free(sim_lease_list *list)
-{
-    for (size_t i = 0; i < list->n; i++) free(list->v[i].items);
-    free(list->v);
-    memset(list, 0, sizeof *list);
+    sim_lease *l = sim_lease_find(list, a->lease.v);
+    if (!l) {
+        list->v = sim_grow(list->v, &list->capacity, list->n, sizeof *list->v);
+        l = &list->v[list->n++];
+        *l = (sim_lease){ .id = a->lease.v, .worker = a->worker.v, .job = sim_job_index(a->job.v) };
+    }
+    sim_lease_bits(l->bits, a->items, a->n_items);
 }
 
 void sim_journal_perform(sim *s, const action *a)

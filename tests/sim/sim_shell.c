@@ -27,7 +27,7 @@ static void take_back(sim *s, const coord_body *body)
     s->n_bodies--;
 }
 
-static int64_t shell_now(const sim *s) { return s->now_ms + s->jump_ms; }
+int64_t sim_shell_now(const sim *s) { return s->now_ms + s->jump_ms; }
 
 static bool result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces)
 {
@@ -37,13 +37,14 @@ static bool result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pie
 }
 
 /* Step the core, and let the history see what it decided. */
-static void step(sim *s, const event *ev)
+void sim_shell_step(sim *s, const event *ev)
 {
     fl_err err = { 0 };
+    sim_see_before(s, ev);
     size_t appends = s->actions.appends.n, journal = s->actions.journal.n, sends = s->actions.sends.n;
-    fl_status st = coord_step(s->core, shell_now(s), ev, &s->actions, &err);
+    fl_status st = coord_step(s->core, sim_shell_now(s), ev, &s->actions, &err);
     if (st != FL_OK && st != FL_NOT_FOUND && st != FL_CONFLICT) sim_violation(s, "the core refuses event %d: %s", ev->type, err.text);
-    sim_see_step(s, appends, journal, sends);
+    sim_see_step(s, ev, appends, journal, sends);
 }
 
 static void clear_inbox(sim *s)
@@ -70,7 +71,8 @@ void sim_shell_take(sim *s, const event *ev, sim_packet *packet)
     sim_at(s, s->now_ms + delay, SIM_TURN, 0, 0, NULL);
 }
 
-void sim_shell_crash(sim *s)
+/* The process is gone, with all it had not made durable. */
+void sim_shell_die(sim *s)
 {
     sim_log(s, "the coordinator dies");
     coord_close(s->core, &s->actions);
@@ -82,7 +84,8 @@ void sim_shell_crash(sim *s)
     clear_inbox(s);
     if (s->n_bodies != 0) sim_violation(s, "%ld bodies were neither appended nor released", s->n_bodies);
     s->n_bodies = 0;
-    s->is_up = s->is_kept = false;
+    s->turn_sends = 0;
+    s->is_up = s->is_kept = s->is_draining = false;
     for (int i = 0; i < s->n_jobs; i++) sim_ledger_crash(s, &s->jobs[i]);
     for (int i = 0; i < s->n_workers; i++) {
         sim_worker *w = &s->workers[i];
@@ -93,11 +96,11 @@ void sim_shell_crash(sim *s)
     sim_at(s, s->now_ms + 50 + sim_below(s, sim_chance(s, 150) ? 40000 : 4000), SIM_RESTART, 0, 0, NULL);
 }
 
-static bool is_crash(sim *s, sim_fault fault, uint32_t in_100000)
+bool sim_shell_crash(sim *s, sim_hit_kind fault, uint32_t in_100000)
 {
     if (s->now_ms >= s->calm_ms || sim_below(s, 100000) >= in_100000) return false;
     sim_hit(s, fault);
-    sim_shell_crash(s);
+    sim_shell_die(s);
     return true;
 }
 
@@ -107,14 +110,12 @@ static bool perform_sends(sim *s, bool all)
     for (size_t i = 0; i < s->actions.sends.n; i++) {
         action *a = &s->actions.sends.v[i];
         if (a->after_sync && !all) continue;
-        if (i == s->actions.sends.n / 2 && is_crash(s, SIM_CRASH_AMID_SENDS, 60)) return false;
+        if (i == s->actions.sends.n / 2 && sim_shell_crash(s, SIM_CRASH_AMID_SENDS, 60)) return false;
         if (a->type == ACTION_RELEASE) {
             take_back(s, &a->body);
             a->body.owner = NULL;
         } else if (a->type == ACTION_NOTE) {
             sim_log(s, "  core: %s", a->text);
-            if (strstr(a->text, "ran out")) sim_hit(s, SIM_LEASE_EXPIRED);
-            if (strstr(a->text, "no token was computed")) sim_hit(s, SIM_LEASE_STALL_LOST);
         } else if (a->type == ACTION_SEND) {
             sim_see_send(s, a);
             for (int k = 0; k < s->n_workers; k++) {
@@ -128,6 +129,7 @@ static bool perform_sends(sim *s, bool all)
             }
         } else {
             sim_see_send(s, a);
+            sim_client_closed(s, sim_job_of(s, a->job.v));
         }
     }
     return true;
@@ -137,15 +139,16 @@ static bool perform_sends(sim *s, bool all)
 static bool perform_appends(sim *s, bool *is_full)
 {
     *is_full = false;
-    if (s->actions.appends.n > 0 && is_crash(s, SIM_CRASH_BEFORE_APPEND, 300)) return false;
+    if (s->actions.appends.n > 0 && sim_shell_crash(s, SIM_CRASH_BEFORE_WRITE, 300)) return false;
     for (int k = 0; k < s->n_jobs; k++) {
         sim_job *j = &s->jobs[k];
-        bool any = false;
+        bool any = false, is_new = false, is_close = false;
         for (size_t i = 0; i < s->actions.appends.n; i++) {
             action *a = &s->actions.appends.v[i];
             if (a->job.v != j->id.v) continue;
             any = true;
-            sim_ledger_append(s, j, &a->record);
+            is_new |= sim_ledger_append(s, j, &a->record);
+            is_close |= a->record.kind == LEDGER_CLOSE;
         }
         if (!any) continue;
         if (s->now_ms < s->disk_full_until_ms) {
@@ -154,37 +157,42 @@ static bool perform_appends(sim *s, bool *is_full)
             *is_full = true;
             return true;
         }
-        if (is_crash(s, SIM_CRASH_BEFORE_SYNC, 150)) return false;
-        sim_ledger_mark(s, j);
-        if (is_crash(s, SIM_CRASH_BEFORE_SYNC, 300)) return false;
-        sim_ledger_sync(s, j);
+        if (is_new && sim_shell_crash(s, SIM_CRASH_AT_ROLL, 500)) return false;
+        if (sim_shell_crash(s, SIM_CRASH_BEFORE_SYNC, 150)) return false;
+        sim_ledger_mark(j);
+        if (is_close && sim_shell_crash(s, SIM_CRASH_AT_CLOSE, 1500)) return false;
+        if (sim_shell_crash(s, SIM_CRASH_BEFORE_SYNC, 300)) return false;
+        sim_ledger_sync(j);
+        if (is_close && sim_shell_crash(s, SIM_CRASH_AT_CLOSE, 1500)) return false;
         for (size_t i = 0; i < s->actions.appends.n; i++)
             if (s->actions.appends.v[i].job.v == j->id.v) take_back(s, &s->actions.appends.v[i].body);
         action_list_drop_appends(&s->actions, j->id);
-        if (is_crash(s, SIM_CRASH_AFTER_SYNC, 300)) return false;
+        if (sim_shell_crash(s, SIM_CRASH_AFTER_SYNC, 300)) return false;
     }
     return true;
 }
 
-static void perform_turn(sim *s)
+void sim_shell_perform(sim *s)
 {
     bool is_full;
     if (!perform_appends(s, &is_full)) return;
     if (is_full) {
         if (!perform_sends(s, false)) return;
         action_list_keep(&s->actions, false);
-        if (!s->is_kept) step(s, &(event){ .type = EVENT_DISK, .disk_full = true, .text = "the spool's disk is full" });
+        s->turn_sends = s->actions.sends.n;
+        if (!s->is_kept) sim_shell_step(s, &(event){ .type = EVENT_DISK, .disk_full = true, .text = "the spool's disk is full" });
         s->is_kept = true;
         return;
     }
     for (size_t i = 0; i < s->actions.journal.n; i++) sim_journal_perform(s, &s->actions.journal.v[i]);     /* one transaction */
-    if (s->actions.journal.n > 0 && is_crash(s, SIM_CRASH_AFTER_JOURNAL, 300)) return;
+    if (s->actions.journal.n > 0 && sim_shell_crash(s, SIM_CRASH_AFTER_JOURNAL, 300)) return;
     if (!perform_sends(s, true)) return;
     action_list_clear(&s->actions);
+    s->turn_sends = 0;
     if (!s->is_kept) return;
     s->is_kept = false;
-    step(s, &(event){ .type = EVENT_DISK });
-    perform_turn(s);
+    sim_shell_step(s, &(event){ .type = EVENT_DISK });
+    sim_shell_perform(s);
 }
 
 void sim_shell_turn(sim *s)
@@ -199,14 +207,14 @@ void sim_shell_turn(sim *s)
             ev.msg = &p->msg;
             if (p->msg.type == WIRE_RESULT || p->msg.type == WIRE_DETOK) ev.body = lend(s, p->body, p->body_bytes);
         }
-        step(s, &ev);
+        sim_shell_step(s, &ev);
         sim_packet_free(p);
         s->inbox_packets[i] = NULL;
     }
     memmove(s->inbox, s->inbox + i, (s->n_inbox - i) * sizeof *s->inbox);
     memmove(s->inbox_packets, s->inbox_packets + i, (s->n_inbox - i) * sizeof *s->inbox_packets);
     s->n_inbox -= i;
-    perform_turn(s);
+    sim_shell_perform(s);
     if (s->is_up && s->n_inbox > 0 && !s->turn_is_set) {
         s->turn_is_set = true;
         sim_at(s, s->now_ms + 1, SIM_TURN, 0, 0, NULL);
@@ -244,7 +252,7 @@ static fl_status replay_record(void *context, const ledger_record *r, fl_err *er
         break;
     case LEDGER_CLOSE:
         p->j->is_closed = true;
-        p->spec.state = r->cause == LEDGER_COMPLETED ? JOB_COMPLETED : JOB_CANCELLED;
+        p->spec.state = r->cause == LEDGER_COMPLETED ? JOB_COMPLETED : r->cause == LEDGER_CANCELLED ? JOB_CANCELLED : JOB_EXPIRED;
         break;
     default:
         break;
@@ -253,9 +261,9 @@ static fl_status replay_record(void *context, const ledger_record *r, fl_err *er
 }
 
 /* Rebuild a job from its ledger and hand it to the core. */
-static bool add_job(sim *s, sim_job *j)
+bool sim_shell_add_job(sim *s, sim_job *j)
 {
-    replay p = { .j = j, .spec = { .id = j->id, .journal_state = j->journal_state } };
+    replay p = { .j = j, .spec = { .id = j->id, .journal_state = j->journal_state, .limits = j->limits } };
     ledger_cursor cursor = { 0 };
     fl_status st = row_table_open(&p.rows, j->n_rows, NULL);
     for (uint32_t i = 0; i < j->n_rows && st == FL_OK; i++) st = row_table_add(p.rows, j->rows[i].n, 10 + i % 7, NULL);
@@ -264,7 +272,8 @@ static bool add_job(sim *s, sim_job *j)
         row_table_close(p.rows);
         return false;
     }
-    step(s, &(event){ .type = EVENT_JOB_ADD, .job = &p.spec, .rows = &p.rows });
+    sim_see_job(s, j);
+    sim_shell_step(s, &(event){ .type = EVENT_JOB_ADD, .job = &p.spec, .rows = &p.rows });
     return true;
 }
 
@@ -278,24 +287,28 @@ void sim_shell_start(sim *s)
 {
     if (s->is_up) return;
     sim_log(s, "the coordinator starts");
-    coord_options options = { .beat_ms = SIM_BEAT_MS, .term_ms = SIM_TERM_MS, .progress_ms = SIM_PROGRESS_MS, .next_lease = s->next_lease,
+    coord_options options = { .beat_ms = SIM_BEAT_MS, .term_ms = SIM_TERM_MS, .progress_ms = SIM_PROGRESS_MS, .copy_ms = SIM_COPY_MS, .next_lease = s->next_lease,
                               .result_is_valid = result_is_valid };
     fl_status st = coord_open(&s->core, &options, NULL);
     FL_ASSERT(st == FL_OK);
     s->is_up = true;
     s->turn_is_set = false;
     if (s->leases.n > 0) qsort(s->leases.v, s->leases.n, sizeof *s->leases.v, newest_first);
-    sim_see_restart(s);
-    for (int i = 0; i < s->n_jobs; i++)
-        if (s->jobs[i].is_submitted && !add_job(s, &s->jobs[i])) return;
-    sim_see_restart(s);                                  /* replay may have found groups that survived unsynced */
+    s->live.n = 0;
+    for (int i = 0; i < s->n_jobs; i++) {
+        sim_job *j = &s->jobs[i];
+        if (j->is_submitted && !j->is_deleted && !sim_shell_add_job(s, j)) return;
+        if (j->is_closed && !j->has_outputs && !j->is_deleted) sim_client_closed(s, j);
+    }
+    sim_see_restart(s);                                  /* after replay, which may have found groups that survived unsynced */
     for (size_t i = 0; i < s->leases.n; i++) {
         const sim_lease *l = &s->leases.v[i];
-        sim_hit(s, SIM_RESTORED_LEASE);
-        step(s, &(event){ .type = EVENT_LEASE_RESTORE, .lease = { l->id }, .job_id = { l->job }, .worker = { l->worker }, .items = l->items, .n_items = l->n_items });
+        lease_item items[SIM_ROWS_MAX * SIM_N_MAX];
+        sim_shell_step(s, &(event){ .type = EVENT_LEASE_RESTORE, .lease = { l->id }, .job_id = s->jobs[l->job].id, .worker = { l->worker }, .items = items, .n_items = sim_lease_items(l, items) });
     }
-    if (is_crash(s, SIM_CRASH_IN_RESTART, 2000)) return;
-    perform_turn(s);
+    sim_client_expire(s, true);
+    if (sim_shell_crash(s, SIM_CRASH_IN_RESTART, 2000)) return;
+    sim_shell_perform(s);
 }
 
 void sim_shell_stop(sim *s)
@@ -310,20 +323,4 @@ void sim_shell_stop(sim *s)
     action_list_clear(&s->actions);
     clear_inbox(s);
     if (s->n_bodies != 0 && !s->violation[0]) sim_violation(s, "%ld bodies were neither appended nor released", s->n_bodies);
-}
-
-/* The client's submit: the ingest is committed, then the job is known. */
-void sim_submit(sim *s, sim_job *j)
-{
-    sim_ledger_append(s, j, &(ledger_record){ .kind = LEDGER_JOB, .body = { "{}", 2 } });
-    for (uint32_t i = 0; i < j->n_rows; i++)
-        if (j->rows[i].kind == SIM_ROW_BAD_LINE)
-            sim_ledger_append(s, j, &(ledger_record){ .kind = LEDGER_INGEST_ERROR, .row = { i }, .line = i + 1, .code = ROW_INVALID_JSON, .body = { "bad", 3 } });
-    sim_ledger_mark(s, j);
-    sim_ledger_sync(s, j);
-    j->journal_state = JOB_OPEN;
-    j->is_submitted = true;
-    sim_log(s, "job %llu is submitted", (unsigned long long)j->id.v);
-    add_job(s, j);
-    perform_turn(s);
 }

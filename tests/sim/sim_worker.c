@@ -5,6 +5,16 @@
 
 static const sim_row *row_of(sim *s, const sim_task *t) { return &sim_job_of(s, t->job)->rows[t->row]; }
 
+static void forget_sample(sim_worker *w, uint64_t lease, uint64_t row, uint64_t sample)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_tasks; i++) {            /* also a result that waits for its answer: another one came first */
+        const sim_task *t = &w->tasks[i];
+        if (t->lease != lease || t->row != row || t->sample != sample) w->tasks[n++] = *t;
+    }
+    w->n_tasks = n;
+}
+
 static void forget_tasks(sim_worker *w, uint64_t lease, uint64_t row, bool any_row)
 {
     size_t n = 0;
@@ -24,21 +34,21 @@ static uint32_t held_leases(const sim_worker *w, uint64_t *ids)
     for (size_t i = 0; i < w->n_tasks; i++) {
         uint32_t k = 0;
         while (k < n && ids[k] != w->tasks[i].lease) k++;
-        if (k == n) ids[n++] = w->tasks[i].lease;
+        if (k < n) continue;
+        FL_ASSERT(n < SIM_JOBS_MAX * SIM_ROWS_MAX * SIM_N_MAX);
+        ids[n++] = w->tasks[i].lease;
     }
     return n;
 }
 
 static void send_hello(sim *s, sim_worker *w)
 {
-    uint64_t *ids = malloc((w->n_tasks + 1) * sizeof *ids);
-    FL_ASSERT(ids);
+    uint64_t ids[SIM_JOBS_MAX * SIM_ROWS_MAX * SIM_N_MAX];
     wire_msg m = { .type = WIRE_HELLO };
     m.hello = (wire_hello){ .worker = w->id, .model = wire_text("stub"), .fingerprint = wire_text("f"), .numerics = wire_text(w->has_other_numerics ? "other" : "usual"), .n_vocab = 100,
                             .context = w->context, .credit_tokens = 200, .has_tokenizer = 1, .place = wire_text("sim") };
     m.hello.leases = (wire_list){ ids, held_leases(w, ids) };
     say(s, w, &m);
-    free(ids);
     w->heard_ms = s->now_ms;
     w->knows_link = true;
 }
@@ -49,7 +59,6 @@ static void send_result(sim *s, sim_worker *w, const sim_task *t)
     if (t->is_row_error) {
         wire_msg m = { .type = WIRE_ROW_ERROR };
         m.row_error = (wire_row_error){ .job = t->job, .lease = t->lease, .row = t->row, .code = ROW_CONTEXT_OVERFLOW, .text = wire_text("too long") };
-        sim_hit(s, SIM_ROW_ERROR);
         say(s, w, &m);
         return;
     }
@@ -73,13 +82,14 @@ void sim_worker_start(sim *s, sim_worker *w)
 {
     if (w->is_alive) return;
     w->is_alive = true;
-    w->is_draining = w->knows_link = false;
+    w->is_draining = w->knows_link = w->is_disordered = false;
     w->id = sim_mix(s->seed, (uint64_t)w->slot, ++s->n_ids, 7) | 1;
     w->connection = 0;
     w->n_tasks = 0;
     w->n_jobs = 0;
     w->tokens = 0;
     w->n_parallel = 1 + (int)sim_below(s, 8);
+    w->slowness = w->n_parallel > 2 && sim_chance(s, 200) ? 15000 : 2500;
     w->stalled_until_ms = w->cut_until_ms = w->retry_ms = 0;
     sim_log(s, "worker %d starts as %016llx", w->slot, (unsigned long long)w->id);
     sim_at(s, s->now_ms + 1, SIM_POLL_WORKER, w->slot, w->id, NULL);
@@ -113,16 +123,16 @@ static void connect_again(sim *s, sim_worker *w)
     if (!w->knows_link) send_hello(s, w);                /* else the socket did it silently */
 }
 
-static void hand_back(sim *s, sim_worker *w, uint64_t lease, const uint64_t *rows, uint32_t n, wire_handback_reason reason)
+static void hand_back(sim *s, sim_worker *w, uint64_t lease, const uint64_t *rows, uint32_t n, wire_handback_reason reason, const char *words)
 {
     wire_msg m = { .type = WIRE_HANDBACK };
-    m.handback = (wire_handback){ .lease = lease, .rows = { rows, n }, .reason = reason, .text = wire_text("last words") };
+    m.handback = (wire_handback){ .lease = lease, .rows = { rows, n }, .reason = reason, .text = wire_text(words) };
     say(s, w, &m);
     for (uint32_t i = 0; i < n; i++) forget_tasks(w, lease, rows[i], false);
 }
 
 /* Hand back every row that has a task in `state` (or any unfinished one when all), lease by lease. */
-static void hand_back_all(sim *s, sim_worker *w, bool all, wire_handback_reason reason)
+static void hand_back_all(sim *s, sim_worker *w, bool all, wire_handback_reason reason, const char *words)
 {
     uint64_t rows[64];
     for (;;) {
@@ -137,12 +147,12 @@ static void hand_back_all(sim *s, sim_worker *w, bool all, wire_handback_reason 
             if (k == n) rows[n++] = t->row;
         }
         if (n == 0) return;
-        hand_back(s, w, lease, rows, n, reason);
+        hand_back(s, w, lease, rows, n, reason, words);
     }
 }
 
 /* The engine died under what it ran. With one row in it, and a signal that says so, that row is to blame. */
-static void engine_ends(sim *s, sim_worker *w, bool is_evidence)
+static void engine_ends(sim *s, sim_worker *w, bool is_evidence, const char *words)
 {
     const sim_task *first = NULL;
     bool is_alone = true;
@@ -154,11 +164,10 @@ static void engine_ends(sim *s, sim_worker *w, bool is_evidence)
     }
     if (!first) return;
     if (is_evidence && is_alone) {
-        sim_hit(s, SIM_POISON_ALONE);
         uint64_t row = first->row;
-        hand_back(s, w, first->lease, &row, 1, WIRE_HAND_ENGINE_CRASHED_ALONE);
+        hand_back(s, w, first->lease, &row, 1, WIRE_HAND_ENGINE_CRASHED_ALONE, words);
     } else {
-        hand_back_all(s, w, false, WIRE_HAND_ENGINE_ENDED);
+        hand_back_all(s, w, false, WIRE_HAND_ENGINE_ENDED, words);
     }
 }
 
@@ -174,17 +183,17 @@ static bool start_tasks(sim *s, sim_worker *w)
         if (row->kind == SIM_ROW_LARGE && w->context < 2000) {
             uint64_t number = t->row;
             sim_hit(s, SIM_NO_ROOM);
-            hand_back(s, w, t->lease, &number, 1, WIRE_HAND_NO_ROOM);
+            hand_back(s, w, t->lease, &number, 1, WIRE_HAND_NO_ROOM, "");
             i = (size_t)-1;
             continue;
         }
         t->state = TASK_RUNNING;
         n_running++;
-        t->done_ms = s->now_ms + 100 + sim_below(s, 2500);
+        t->done_ms = s->now_ms + 100 + sim_below(s, w->slowness);
         t->is_row_error = row->kind == SIM_ROW_ERROR_ROW;
         if (row->kind != SIM_ROW_POISON || !sim_chance(s, 800)) continue;    /* it does not kill each time */
         sim_hit(s, SIM_ENGINE_POISONED);
-        engine_ends(s, w, !sim_chance(s, 100));
+        engine_ends(s, w, !sim_chance(s, 100), "poisoned");
         return false;
     }
     return true;
@@ -211,32 +220,51 @@ static void finish_tasks(sim *s, sim_worker *w)
 
 static void send_beat(sim *s, sim_worker *w)
 {
-    uint64_t *ids = malloc((w->n_tasks + 1) * sizeof *ids);
-    FL_ASSERT(ids);
+    uint64_t ids[SIM_JOBS_MAX * SIM_ROWS_MAX * SIM_N_MAX];
     wire_msg m = { .type = WIRE_BEAT };
     m.beat = (wire_beat){ .decode_tokens = w->tokens, .draining = w->is_draining };
     m.beat.leases = (wire_list){ ids, held_leases(w, ids) };
     say(s, w, &m);
-    free(ids);
     w->beat_ms = s->now_ms + SIM_BEAT_MS;
+}
+
+static void leave(sim *s, sim_worker *w)
+{
+    wire_msg m = { .type = WIRE_BYE };
+    m.bye.worker = w->id;
+    say(s, w, &m);
+    w->is_alive = false;
+    sim_at(s, s->now_ms + 500 + sim_below(s, 5000), SIM_START_WORKER, w->slot, 0, NULL);
+}
+
+/* Finish what runs and hand back what waits, or hand back all, then leave. */
+static void drain(sim *s, sim_worker *w, bool all)
+{
+    w->is_draining = true;
+    if (all) hand_back_all(s, w, true, WIRE_HAND_DRAIN, "");
+    for (size_t i = w->n_tasks; i-- > 0;)
+        if (w->tasks[i].state == TASK_WAITING) {
+            uint64_t row = w->tasks[i].row;
+            hand_back(s, w, w->tasks[i].lease, &row, 1, WIRE_HAND_DRAIN, "");
+            i = w->n_tasks;
+        }
+}
+
+/* Its machine says that it will be taken away. */
+void sim_worker_preempt(sim *s, sim_worker *w)
+{
+    if (!w->is_alive || w->is_draining) return;
+    sim_hit(s, SIM_WORKER_PREEMPTED);
+    if (sim_chance(s, 200)) leave(s, w);                 /* there is no time for more than a word */
+    else drain(s, w, sim_chance(s, 300));
 }
 
 static void mischief(sim *s, sim_worker *w)
 {
-    if (sim_trouble(s, 1) && !w->is_draining) {
-        sim_hit(s, SIM_WORKER_DRAINED);
-        w->is_draining = true;
-        hand_back_all(s, w, sim_chance(s, 300), WIRE_HAND_DRAIN);
-        for (size_t i = w->n_tasks; i-- > 0;)            /* what waits goes back, what runs is finished */
-            if (w->tasks[i].state == TASK_WAITING) {
-                uint64_t row = w->tasks[i].row;
-                hand_back(s, w, w->tasks[i].lease, &row, 1, WIRE_HAND_DRAIN);
-                i = w->n_tasks;
-            }
-    }
+    if (sim_trouble(s, 1)) sim_worker_preempt(s, w);
     if (sim_trouble(s, 2)) {
         sim_hit(s, SIM_ENGINE_KILLED);
-        engine_ends(s, w, false);
+        engine_ends(s, w, false, "killed");
     }
     if (sim_trouble(s, 1)) {
         sim_hit(s, SIM_ENGINE_STALLED);
@@ -266,13 +294,7 @@ void sim_worker_poll(sim *s, sim_worker *w)
         start_tasks(s, w);
     }
     if (s->now_ms >= w->beat_ms) send_beat(s, w);
-    if (w->is_draining && w->n_tasks == 0 && w->connection != 0) {
-        wire_msg m = { .type = WIRE_BYE };
-        m.bye.worker = w->id;
-        say(s, w, &m);
-        w->is_alive = false;
-        sim_at(s, s->now_ms + 500 + sim_below(s, 5000), SIM_START_WORKER, w->slot, 0, NULL);
-    }
+    if (w->is_draining && w->n_tasks == 0 && w->connection != 0) leave(s, w);
 }
 
 static void take_grant(sim *s, sim_worker *w, const wire_grant *g)
@@ -291,7 +313,7 @@ static void take_grant(sim *s, sim_worker *w, const wire_grant *g)
             w->tasks[w->n_tasks++] = (sim_task){ .lease = g->lease, .job = g->job, .row = g->rows.v[i], .sample = (uint32_t)k };
         }
     if (w->is_draining) {
-        hand_back_all(s, w, true, WIRE_HAND_DRAIN);
+        hand_back_all(s, w, true, WIRE_HAND_DRAIN, "");
     }
 }
 
@@ -342,13 +364,19 @@ void sim_worker_receive(sim *s, sim_worker *w, const wire_msg *m)
     case WIRE_ANSWER: take_answer(s, w, &m->answer); break;
     case WIRE_REVOKE:
         if (m->revoke.rows.n == 0) forget_tasks(w, m->revoke.lease, 0, true);
-        for (uint32_t i = 0; i < m->revoke.rows.n; i++) forget_tasks(w, m->revoke.lease, m->revoke.rows.v[i], false);
+        for (uint32_t i = 0; i < m->revoke.rows.n; i++) {
+            if (m->revoke.samples.v[i] == WIRE_WHOLE_ROW) forget_tasks(w, m->revoke.lease, m->revoke.rows.v[i], false);
+            else forget_sample(w, m->revoke.lease, m->revoke.rows.v[i], m->revoke.samples.v[i]);
+        }
         break;
     case WIRE_BEAT:
         if (m->beat.say_hello) {
             sim_hit(s, SIM_SAY_HELLO);
             send_hello(s, w);
         }
+        break;
+    case WIRE_STOP:
+        if (!w->is_draining || !m->stop.drain) drain(s, w, !m->stop.drain);
         break;
     default: sim_violation(s, "a worker was sent a %s", wire_type_name(m->type));
     }

@@ -17,14 +17,20 @@ uint32_t sim_below(sim *s, uint32_t n) { return (uint32_t)(sim_random(s) % n); }
 bool sim_chance(sim *s, uint32_t in_1000) { return sim_below(s, 1000) < in_1000; }
 bool sim_trouble(sim *s, uint32_t in_1000) { return sim_chance(s, in_1000) && s->now_ms < s->calm_ms; }
 
-void sim_hit(sim *s, sim_fault fault)
+const char *sim_hit_name(sim_hit_kind kind)
 {
     static const char *const names[] = {
-#define NAME(name) #name,
-        SIM_FAULTS(NAME)
+#define NAME(name) [SIM_##name] = #name,
+        SIM_HITS(NAME)
+#undef NAME
     };
-    s->hits[fault]++;
-    if (s->is_verbose && !(fault >= SIM_FATE_COMMITTED && fault <= SIM_FATE_REFUSED)) sim_log(s, "  * %s", names[fault]);
+    return names[kind];
+}
+
+void sim_hit(sim *s, sim_hit_kind kind)
+{
+    s->hits[kind]++;
+    if (s->is_verbose && kind < SIM_FAULT_COUNT) sim_log(s, "  * %s", sim_hit_name(kind));
 }
 
 void sim_log(sim *s, const char *format, ...)
@@ -88,16 +94,14 @@ bool sim_next(sim *s, sim_item *item)
 #define COPY_FIELD(kind, key, name, bound) COPY_##kind(name)
 #define COPY_TYPE(number, NAME, name) case WIRE_##NAME: { wire_##name *to = &p->msg.name; (void)to; WIRE_##NAME##_FIELDS(COPY_FIELD) break; }
 
-sim_packet *sim_packet_new(const wire_msg *msg, const uint8_t *body, size_t body_bytes)
+static sim_packet *new_packet(const wire_msg *msg, const uint8_t *body, size_t body_bytes)
 {
     size_t n = 0;
     switch (msg->type) { WIRE_TYPES(COUNT_TYPE) }
-    sim_packet *p = calloc(1, sizeof *p);
+    sim_packet *p = malloc(sizeof *p + n * sizeof *p->memory + body_bytes);
     FL_ASSERT(p);
     p->msg = *msg;
-    p->memory = malloc((n + 1) * sizeof *p->memory);
-    p->body = malloc(body_bytes + 1);
-    FL_ASSERT(p->memory && p->body);
+    p->body = (uint8_t *)(p->memory + n);
     p->body_bytes = body_bytes;
     if (body_bytes > 0) memcpy(p->body, body, body_bytes);
     uint64_t *at = p->memory;
@@ -105,26 +109,41 @@ sim_packet *sim_packet_new(const wire_msg *msg, const uint8_t *body, size_t body
     return p;
 }
 
-void sim_packet_free(sim_packet *p)
-{
-    if (!p) return;
-    free(p->memory);
-    free(p->body);
-    free(p);
-}
+void sim_packet_free(sim_packet *p) { free(p); }
 
 static sim_packet *addressed(const sim_worker *w, const wire_msg *msg, const uint8_t *body, size_t body_bytes)
 {
-    sim_packet *p = sim_packet_new(msg, body, body_bytes);
+    sim_packet *p = new_packet(msg, body, body_bytes);
     p->slot = w->slot;
     p->worker = w->id;
     p->connection = w->connection;
     return p;
 }
 
+static sim_hit_kind kind_of(const wire_msg *m, bool to_coordinator)
+{
+    switch (m->type) {
+    case WIRE_HELLO: return SIM_HELLO;
+    case WIRE_BEAT: return to_coordinator ? SIM_BEAT : SIM_BEAT_BACK;
+    case WIRE_DETOK: return SIM_DETOK;
+    case WIRE_RESULT: return SIM_RESULT;
+    case WIRE_ROW_ERROR: return SIM_ROW_ERROR;
+    case WIRE_HANDBACK: return SIM_HANDBACK;
+    case WIRE_BYE: return SIM_BYE;
+    case WIRE_WELCOME: return SIM_WELCOME;
+    case WIRE_JOB: return SIM_JOB;
+    case WIRE_GRANT: return SIM_GRANT;
+    case WIRE_ANSWER: return SIM_ANSWER;
+    case WIRE_REVOKE: return m->revoke.rows.n == 0 ? SIM_REVOKE_LEASE : m->revoke.samples.v[0] == WIRE_WHOLE_ROW ? SIM_REVOKE_ROW : SIM_REVOKE_SAMPLE;
+    case WIRE_STOP: return SIM_STOP;
+    default: FL_ASSERT(0 && "a message that is not between coordinator and worker");
+    }
+}
+
 void sim_send(sim *s, sim_worker *w, bool to_coordinator, const wire_msg *msg, const uint8_t *body, size_t body_bytes)
 {
     if (w->connection == 0 || !w->is_alive) return;      /* what is sent into a cut link is gone */
+    sim_hit(s, kind_of(msg, to_coordinator));
     sim_kind kind = to_coordinator ? SIM_TO_COORDINATOR : SIM_TO_WORKER;
     int64_t at = s->now_ms + 1 + sim_below(s, 20);
     if (sim_trouble(s, 10)) {
@@ -132,11 +151,14 @@ void sim_send(sim *s, sim_worker *w, bool to_coordinator, const wire_msg *msg, c
         sim_hit(s, SIM_MESSAGE_LATE);
     }
     int64_t *ahead = &w->sent_ahead_ms[to_coordinator];
-    if (sim_trouble(s, 15)) sim_hit(s, SIM_MESSAGE_OVERTAKEN);           /* leaves the queue: earlier ones may arrive later */
+    bool is_overtaking = sim_trouble(s, 15);             /* leaves the queue: earlier ones may arrive later */
+    if (is_overtaking) sim_hit(s, SIM_MESSAGE_OVERTAKEN);
     else if (at < *ahead) at = *ahead;
     if (at > *ahead) *ahead = at;
     sim_at(s, at, kind, w->slot, w->connection, addressed(w, msg, body, body_bytes));
+    w->is_disordered |= is_overtaking;
     if (!sim_trouble(s, 15)) return;
+    w->is_disordered = true;
     sim_hit(s, SIM_MESSAGE_REPEATED);
     sim_at(s, at + sim_below(s, 3000), kind, w->slot, w->connection, addressed(w, msg, body, body_bytes));
 }
@@ -163,10 +185,10 @@ uint32_t sim_result(const sim_job *j, uint64_t row, uint32_t sample, uint8_t bod
 
 uint32_t sim_tokens(const sim_job *j, uint64_t row, uint32_t sample) { return 1 + (uint32_t)(sim_mix(j->id.v, row, sample, 2) % 40); }
 
+int sim_job_index(uint64_t id) { return (int)id - 1; }
+
 sim_job *sim_job_of(sim *s, uint64_t id)
 {
-    for (int i = 0; i < s->n_jobs; i++)
-        if (s->jobs[i].id.v == id) return &s->jobs[i];
-    FL_ASSERT(0 && "a job the schedule does not have");
-    return NULL;
+    FL_ASSERT(id >= 1 && id <= (uint64_t)s->n_jobs);
+    return &s->jobs[sim_job_index(id)];
 }

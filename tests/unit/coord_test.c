@@ -40,15 +40,17 @@ static bool check_result(void *context, uint32_t n_vocab, const fl_bytes *pieces
     return ((rig *)context)->is_valid;
 }
 
-static void rig_open(rig *r)
+static void rig_open_copying(rig *r, uint32_t copy_ms)
 {
     memset(r, 0, sizeof *r);
     r->is_valid = true;
     action_list_init(&r->out);
-    coord_options options = { .beat_ms = BEAT_MS, .term_ms = TERM_MS, .progress_ms = PROGRESS_MS, .next_lease = 10, .result_is_valid = check_result,
+    coord_options options = { .beat_ms = BEAT_MS, .term_ms = TERM_MS, .progress_ms = PROGRESS_MS, .copy_ms = copy_ms, .next_lease = 10, .result_is_valid = check_result,
                               .line_bytes = line_bytes, .context = r };
     assert_int_equal(coord_open(&r->c, &options, NULL), FL_OK);
 }
+
+static void rig_open(rig *r) { rig_open_copying(r, UINT32_MAX); }      /* no copies */
 
 static void rig_close(rig *r)
 {
@@ -596,7 +598,7 @@ static void the_detokenizer_table_is_in_the_ledger_before_the_first_grant(void *
     rig_close(&r);
 }
 
-static void restored_leases_get_a_full_term_and_the_newest_wins(void **state)
+static void restored_leases_get_a_full_term_and_two_workers_may_hold_the_same(void **state)
 {
     (void)state;
     rig r;
@@ -607,7 +609,7 @@ static void restored_leases_get_a_full_term_and_the_newest_wins(void **state)
     assert_int_equal(step(&r, &ev), FL_OK);
     ev = (event){ .type = EVENT_LEASE_RESTORE, .lease = { 5 }, .job_id = JOB, .worker = { 1 }, .items = older, .n_items = 2 };
     assert_int_equal(step(&r, &ev), FL_OK);
-    ev.lease.v = 4;                                          /* nothing is left for it */
+    ev.lease.v = 4;                                          /* nothing is left for the same worker */
     assert_int_equal(step(&r, &ev), FL_OK);
     assert_int_equal(r.out.journal.v[0].type, ACTION_LEASE_END);
     ev.lease.v = 10;
@@ -620,10 +622,290 @@ static void restored_leases_get_a_full_term_and_the_newest_wins(void **state)
     wire_welcome w = find_send(&r, 1, WIRE_WELCOME)->msg.welcome;
     assert_int_equal(w.leases.n, 1);
     assert_int_equal(w.leases.v[0], 5);
-    assert_int_equal(result(&r, 1, 5, 1, 0), WIRE_STALE);
+    assert_int_equal(status(&r).samples_twice, 1);
     assert_int_equal(result(&r, 2, 9, 1, 0), WIRE_COMMITTED);
+    assert_int_equal(result(&r, 1, 5, 1, 0), WIRE_DUPLICATE);
     assert_int_equal(result(&r, 1, 5, 0, 0), WIRE_COMMITTED);
     rig_close(&r);
+}
+
+static void an_idle_worker_copies_the_last_rows_and_only_the_sample_leaves_the_other_lease(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open_copying(&r, 2000);
+    hello(&r, 1);
+    add_job(&r, 4, 1);
+    uint64_t first = grant_of(&r, 1).lease;
+    assert_int_equal(grant_of(&r, 1).rows.n, 2);             /* half of what waits, then the rest */
+    hello(&r, 2);
+    coord_job_status s = status(&r);
+    assert_int_equal(s.rows_tail, 4);
+    assert_int_equal(s.samples_copied, 0);
+    tick(&r, 2000);
+    assert_int_equal(status(&r).oldest_lease_ms, 2000);
+    beat(&r, 1, first, 5);
+    beat(&r, 2, 0, 0);
+    wire_grant g = grant_of(&r, 2);                          /* rows 0 and 1 cost most: half of them, from the end */
+    assert_int_equal(g.rows.n, 1);
+    assert_int_equal(g.rows.v[0], 1);
+    s = status(&r);
+    assert_int_equal(s.samples_copied, 1);
+    assert_int_equal(s.samples_twice, 1);
+    assert_int_equal(s.rows_running, 4);
+    assert_int_equal(result(&r, 2, g.lease, 1, 0), WIRE_COMMITTED);
+    wire_revoke revoke = find_send(&r, 1, WIRE_REVOKE)->msg.revoke;
+    assert_int_equal(revoke.lease, first);
+    assert_int_equal(revoke.rows.n, 1);
+    assert_int_equal(revoke.rows.v[0], 1);
+    assert_int_equal(revoke.samples.v[0], 0);
+    assert_true(find_send(&r, 1, WIRE_REVOKE)->after_sync);
+    assert_int_equal(result(&r, 1, first, 1, 0), WIRE_DUPLICATE);
+    assert_int_equal(status(&r).duplicate_tokens, 3);
+    assert_int_equal(status(&r).rows_waiting, 0);
+    assert_int_equal(result(&r, 1, first, 0, 0), WIRE_COMMITTED);
+    rig_close(&r);
+}
+
+static void a_copy_waits_until_nothing_else_does_and_the_lease_is_old(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open_copying(&r, 2000);
+    hello(&r, 1);
+    add_job(&r, 40, 1);
+    uint64_t first = grant_of(&r, 1).lease;
+    tick(&r, 3000);
+    beat(&r, 1, first, 5);
+    hello(&r, 2);
+    for (size_t i = 0; i < r.out.sends.n; i++) {             /* rows that nobody holds */
+        const action *a = &r.out.sends.v[i];
+        for (uint32_t k = 0; a->type == ACTION_SEND && a->msg.type == WIRE_GRANT && k < a->msg.grant.rows.n; k++) assert_true(a->msg.grant.rows.v[k] >= 8);
+    }
+    assert_int_equal(status(&r).samples_copied, 0);
+    rig_close(&r);
+    rig_open_copying(&r, 2000);
+    hello(&r, 1);
+    add_job(&r, 1, 1);
+    tick(&r, 1999);
+    hello(&r, 2);
+    assert_null(find_send(&r, 2, WIRE_GRANT));
+    tick(&r, 1);
+    beat(&r, 2, 0, 0);
+    assert_non_null(find_send(&r, 2, WIRE_GRANT));
+    beat(&r, 1, 0, 0);
+    assert_null(find_send(&r, 1, WIRE_GRANT));               /* its own row is no work for it */
+    hello(&r, 3);
+    assert_null(find_send(&r, 3, WIRE_GRANT));               /* two at most */
+    rig_close(&r);
+}
+
+/* Worker 1 holds the job's only row of n samples, worker 2 has a copy of it. */
+static void open_with_a_copy(rig *r, uint32_t n, uint64_t *first, uint64_t *copy)
+{
+    rig_open_copying(r, 1000);
+    hello(r, 1);
+    add_job(r, 1, n);
+    *first = grant_of(r, 1).lease;
+    tick(r, 1000);
+    hello(r, 2);
+    *copy = grant_of(r, 2).lease;
+}
+
+static void a_lost_copy_gives_nothing_back(void **state)
+{
+    (void)state;
+    rig r;
+    uint64_t first, copy;
+    open_with_a_copy(&r, 2, &first, &copy);
+    assert_int_equal(step(&r, &(event){ .type = EVENT_WORKER_GONE, .worker = { 2 } }), FL_OK);
+    assert_int_equal(status(&r).rows_waiting, 0);
+    assert_int_equal(status(&r).retries, 0);
+    assert_int_equal(result(&r, 2, copy, 0, 0), WIRE_STALE);
+    hello(&r, 3);
+    uint64_t again = grant_of(&r, 3).lease;
+    assert_int_equal(step(&r, &(event){ .type = EVENT_WORKER_GONE, .worker = { 1 } }), FL_OK);     /* now the copy is all there is */
+    assert_int_equal(status(&r).rows_waiting, 0);
+    assert_int_equal(result(&r, 3, again, 0, 0), WIRE_COMMITTED);
+    assert_int_equal(step(&r, &(event){ .type = EVENT_WORKER_GONE, .worker = { 3 } }), FL_OK);
+    assert_int_equal(status(&r).rows_waiting, 1);
+    rig_close(&r);
+}
+
+static void a_copied_row_that_ends_an_engine_runs_alone(void **state)
+{
+    (void)state;
+    rig r;
+    uint64_t first, copy, row = 0;
+    open_with_a_copy(&r, 1, &first, &copy);
+    handback(&r, 2, copy, &row, 1, WIRE_HAND_ENGINE_ENDED);
+    wire_revoke revoke = find_send(&r, 1, WIRE_REVOKE)->msg.revoke;
+    assert_int_equal(revoke.lease, first);
+    assert_int_equal(revoke.samples.v[0], WIRE_WHOLE_ROW);
+    assert_int_equal(result(&r, 1, first, 0, 0), WIRE_STALE);
+    uint64_t worker = find_send(&r, 1, WIRE_GRANT) ? 1 : 2;
+    tick(&r, 1500);
+    beat(&r, worker, 12, 3);
+    beat(&r, 3 - worker, 0, 0);
+    assert_null(find_send(&r, 3 - worker, WIRE_GRANT));      /* a suspect is not copied */
+    rig_close(&r);
+}
+
+static void rows_of_which_most_is_open_are_copied_first(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open_copying(&r, 1000);
+    hello(&r, 1);
+    add_job(&r, 2, 4);
+    uint64_t lease = grant_of(&r, 1).lease;
+    assert_int_equal(coord_n_leases(r.c), 2);
+    for (uint64_t k = 0; k < 3; k++) assert_int_equal(result(&r, 1, lease, 0, k), WIRE_COMMITTED);
+    tick(&r, 1000);
+    hello(&r, 2);
+    assert_int_equal(grant_of(&r, 2).rows.v[0], 1);
+    assert_int_equal(grant_of(&r, 2).sample_hi.v[0], 4);     /* all of it: its samples share a prompt */
+    rig_close(&r);
+}
+
+static void add_limited_job(rig *r, uint64_t n_rows, row_limits limits)
+{
+    row_table *rows = NULL;
+    assert_int_equal(row_table_open(&rows, 0, NULL), FL_OK);
+    for (uint64_t i = 0; i < n_rows; i++) assert_int_equal(row_table_add(rows, 1, 10, NULL), FL_OK);
+    coord_job spec = { .id = JOB, .limits = limits };
+    assert_int_equal(step(r, &(event){ .type = EVENT_JOB_ADD, .job = &spec, .rows = &rows }), FL_OK);
+}
+
+static void a_row_that_no_worker_takes_in_time_fails(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    hello(&r, 1);
+    add_limited_job(&r, 12, (row_limits){ .queue_ms = 5000 });
+    uint64_t lease = grant_of(&r, 1).lease, n_held = status(&r).rows_running;
+    assert_in_range(n_held, 1, 11);
+    tick(&r, 5000);
+    assert_int_equal(status(&r).rows_failed, 0);
+    beat(&r, 1, lease, 1);
+    tick(&r, 1);
+    assert_int_equal(status(&r).rows_failed, 12 - n_held);
+    assert_int_equal(status(&r).timeouts, 12 - n_held);
+    assert_int_equal(r.out.appends.v[0].record.code, ROW_TIMEOUT);
+    assert_int_equal(status(&r).state, JOB_OPEN);
+    rig_close(&r);
+}
+
+static void a_row_that_runs_too_long_fails_in_all_its_leases(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open_copying(&r, 1000);
+    hello(&r, 1);
+    add_limited_job(&r, 1, (row_limits){ .run_ms = 4000 });
+    uint64_t lease = grant_of(&r, 1).lease;
+    tick(&r, 1000);
+    hello(&r, 2);
+    assert_non_null(find_send(&r, 2, WIRE_GRANT));
+    tick(&r, 3000);
+    assert_int_equal(status(&r).state, JOB_OPEN);
+    tick(&r, 1);
+    assert_non_null(find_send(&r, 1, WIRE_REVOKE));
+    assert_non_null(find_send(&r, 2, WIRE_REVOKE));
+    assert_int_equal(status(&r).state, JOB_COMPLETED);
+    assert_int_equal(status(&r).rows_failed, 1);
+    assert_int_equal(coord_n_leases(r.c), 0);
+    assert_int_equal(result(&r, 1, lease, 0, 0), WIRE_STALE);
+    rig_close(&r);
+}
+
+static void a_job_whose_time_is_over_fails_what_is_left(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    hello(&r, 1);
+    add_limited_job(&r, 30, (row_limits){ .total_ms = 5000 });
+    uint64_t lease = grant_of(&r, 1).lease, row = grant_of(&r, 1).rows.v[0];
+    assert_int_equal(result(&r, 1, lease, row, 0), WIRE_COMMITTED);
+    tick(&r, 5001);
+    assert_int_equal(count_appends(&r, LEDGER_ROW_ERROR), 29);
+    assert_int_equal(count_appends(&r, LEDGER_CLOSE), 1);
+    assert_int_equal(status(&r).state, JOB_COMPLETED);
+    assert_int_equal(status(&r).rows_completed, 1);
+    rig_close(&r);
+}
+
+static void what_engines_said_at_their_end_is_kept(void **state)
+{
+    (void)state;
+    rig r;
+    coord_end end;
+    rig_open(&r);
+    add_job(&r, 2, 1);
+    hello(&r, 1);
+    assert_false(coord_job_end(r.c, JOB, 0, &end));
+    wire_grant g = grant_of(&r, 1);
+    uint64_t rows[] = { 0 };
+    handback(&r, 1, g.lease, rows, 1, WIRE_HAND_ENGINE_ENDED);
+    assert_true(coord_job_end(r.c, JOB, 0, &end));
+    assert_int_equal(end.row.v, 0);
+    assert_false(end.was_alone);
+    assert_string_equal(end.last_words, "SIGSEGV");
+    assert_string_equal(end.place, "here");
+    assert_false(coord_job_end(r.c, JOB, 1, &end));
+    rig_close(&r);
+}
+
+static void a_suspect_without_room_still_runs_alone(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    add_job(&r, 3, 1);
+    hello(&r, 1);
+    uint64_t lease = grant_of(&r, 1).lease, row = 0;
+    handback(&r, 1, lease, &row, 1, WIRE_HAND_ENGINE_ENDED);
+    coord_job_status s = status(&r);
+    assert_int_equal(s.rows_suspect, 1);
+    assert_int_equal(result(&r, 1, lease, 1, 0), WIRE_COMMITTED);
+    assert_int_equal(result(&r, 1, lease + 1, 2, 0), WIRE_COMMITTED);
+    uint64_t alone = grant_of(&r, 1).lease;
+    handback(&r, 1, alone, &row, 1, WIRE_HAND_NO_ROOM);
+    assert_null(find_send(&r, 1, WIRE_GRANT));
+    s = status(&r);
+    assert_int_equal(s.rows_suspect, 1);
+    assert_int_equal(s.rows_room, 0);
+    assert_true(s.is_stuck);
+    assert_non_null(strstr(s.why, "more room"));
+    wire_msg large = hello_of(2);
+    large.hello.context = 8000;
+    assert_int_equal(say(&r, 2, &large), FL_OK);
+    assert_int_equal(grant_of(&r, 2).rows.v[0], 0);
+    rig_close(&r);
+}
+
+static void cancel_works_while_paused_draining_and_on_a_full_disk(void **state)
+{
+    (void)state;
+    event cancel = { .type = EVENT_JOB_CLOSE, .job_id = JOB, .cause = LEDGER_CANCELLED };
+    for (int i = 0; i < 3; i++) {
+        rig r;
+        rig_open(&r);
+        add_job(&r, 1, 2);
+        hello(&r, 1);
+        uint64_t row = 0, lease = grant_of(&r, 1).lease;
+        assert_int_equal(result(&r, 1, lease, 0, 0), WIRE_COMMITTED);
+        if (i == 0) assert_int_equal(step(&r, &(event){ .type = EVENT_DRAIN, .drain = true }), FL_OK);
+        if (i == 1) assert_int_equal(step(&r, &(event){ .type = EVENT_DISK, .disk_full = true }), FL_OK);
+        for (uint64_t k = lease; i == 2 && !status(&r).why[0]; k++) handback(&r, 1, k, &row, 1, WIRE_HAND_ENGINE_ENDED);
+        assert_int_equal(step(&r, &cancel), FL_OK);
+        assert_int_equal(count_appends(&r, LEDGER_CLOSE), 1);
+        assert_int_equal(status(&r).state, JOB_CANCELLED);
+        assert_int_equal(status(&r).samples_committed, 1);
+        rig_close(&r);
+    }
 }
 
 static void an_unknown_worker_is_asked_for_hello(void **state)
@@ -958,7 +1240,18 @@ int main(void)
         cmocka_unit_test(long_lines_are_granted_as_their_bytes_fit),
         cmocka_unit_test(lines_of_restored_leases_count),
         cmocka_unit_test(the_detokenizer_table_is_in_the_ledger_before_the_first_grant),
-        cmocka_unit_test(restored_leases_get_a_full_term_and_the_newest_wins),
+        cmocka_unit_test(restored_leases_get_a_full_term_and_two_workers_may_hold_the_same),
+        cmocka_unit_test(an_idle_worker_copies_the_last_rows_and_only_the_sample_leaves_the_other_lease),
+        cmocka_unit_test(a_copy_waits_until_nothing_else_does_and_the_lease_is_old),
+        cmocka_unit_test(a_lost_copy_gives_nothing_back),
+        cmocka_unit_test(a_copied_row_that_ends_an_engine_runs_alone),
+        cmocka_unit_test(rows_of_which_most_is_open_are_copied_first),
+        cmocka_unit_test(a_row_that_no_worker_takes_in_time_fails),
+        cmocka_unit_test(a_row_that_runs_too_long_fails_in_all_its_leases),
+        cmocka_unit_test(a_job_whose_time_is_over_fails_what_is_left),
+        cmocka_unit_test(what_engines_said_at_their_end_is_kept),
+        cmocka_unit_test(a_suspect_without_room_still_runs_alone),
+        cmocka_unit_test(cancel_works_while_paused_draining_and_on_a_full_disk),
         cmocka_unit_test(an_unknown_worker_is_asked_for_hello),
         cmocka_unit_test(a_hello_without_a_lease_gives_its_rows_back),
         cmocka_unit_test(a_row_without_room_waits_for_a_larger_worker),

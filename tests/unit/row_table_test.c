@@ -159,9 +159,38 @@ static void ten_million_rows_fit_in_200_mb(void **state)
     row_table_close(t);
 }
 
+static void a_sample_held_twice_waits_only_when_both_let_go(void **state)
+{
+    (void)state;
+    row_table *t = NULL;
+    assert_int_equal(row_table_open(&t, 0, NULL), FL_OK);
+    assert_int_equal(row_table_add(t, 2, 5, NULL), FL_OK);
+    row_index r = { 0 };
+    assert_false(row_table_was_held(t, r));
+    row_table_hold(t, r, 0);
+    row_table_hold_again(t, r, 0);
+    assert_true(row_table_held_twice(t, r, 0));
+    assert_true(row_table_held_row(t, r));
+    row_table_release(t, r, 0);
+    assert_false(row_table_held_twice(t, r, 0));
+    assert_true(row_table_held(t, r, 0));
+    assert_int_equal(row_table_cost_waiting(t), 5);
+    row_table_release(t, r, 0);
+    assert_false(row_table_held_row(t, r));
+    assert_int_equal(row_table_cost_waiting(t), 10);
+    assert_true(row_table_was_held(t, r));
+    row_table_hold(t, r, 1);
+    row_table_hold_again(t, r, 1);
+    assert_true(row_table_commit(t, r, 1));                  /* both leave with it */
+    assert_false(row_table_held(t, r, 1));
+    assert_false(row_table_held_twice(t, r, 1));
+    row_table_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sample_held_twice_waits_only_when_both_let_go),
         cmocka_unit_test(a_bit_set_finds_its_lowest_member),
         cmocka_unit_test(an_id_map_keeps_what_is_put_and_forgets_what_is_removed),
         cmocka_unit_test(a_row_waits_until_its_last_sample_is_held_or_done),
