@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "coordinator/daemon.h"
 #include "coordinator/job_source.h"
+#include "coordinator/printable.h"
 #include "coordinator/progress.h"
 #include "coordinator/service.h"
 #include "coordinator/set_fields.h"
@@ -19,9 +20,15 @@
 #define PIECES_UNDER_WAY 4
 #define ROOM_POLL_MS 3
 #define END_POLL_MS 20
+#define ALIVE_MS 15000                                   /* a slow writer of our input: the coordinator hears of us so often (it forgets uploads after a minute) */
 #define ABORT_MS 2000
 
 typedef struct { const char *job, *to, *model, *duplicates; uint64_t seed, max_context, now; bool as_json; flag_list set; } submit_options;
+
+static fl_status stopped(fl_err *err)
+{
+    return command_signals() ? fl_fail(err, FL_AGAIN, "stopped; nothing was submitted, run the same command to do it again") : FL_OK;
+}
 
 static fl_status open_job(const char *path, int *fd, fl_err *err)
 {
@@ -30,24 +37,29 @@ static fl_status open_job(const char *path, int *fd, fl_err *err)
         *fd = 0;
         return FL_OK;
     }
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    while ((*fd = open(path, O_RDONLY | O_CLOEXEC)) < 0 && errno == EINTR) {         /* a pipe that nobody writes to yet */
+        fl_status st = stopped(err);
+        if (st != FL_OK) return st;
+    }
     if (*fd < 0) return fl_fail_errno(err, errno, "cannot read %s", path);
     if (fstat(*fd, &at) == 0 && S_ISDIR(at.st_mode)) return fl_fail(err, FL_INVALID, "%s is a directory; give a JSONL file", path);
     return FL_OK;
 }
 
-typedef struct { const submit_options *options; client *client; char upload[FL_JOB_NAME_BYTES]; uint64_t limit; progress_ingest progress; } submission;
+typedef struct {
+    const submit_options *options;
+    client *client;                      /* owned */
+    char upload[FL_JOB_NAME_BYTES];
+    uint64_t offset, limit;              /* bytes sent; how far may be sent */
+    uint64_t first, n_asked, n_answered; /* requests first .. first + n_asked - 1 are under way, without the first n_answered */
+    progress_ingest progress;
+} submission;
 
-static fl_status stopped(fl_err *err)
-{
-    return command_signals() ? fl_fail(err, FL_AGAIN, "stopped; nothing was submitted, run the same command to do it again") : FL_OK;
-}
-
-static void take_reply(submission *s, json_t *reply, uint64_t n_bytes)
+static void take_reply(submission *s, json_t *reply)
 {
     json_t *limit = json_object_get(reply, "limit");
     if (limit) s->limit = (uint64_t)json_integer_value(limit);
-    progress_ingest_show(&s->progress, daemon_now_ms(), isatty(2), (uint64_t)json_integer_value(json_object_get(reply, "rows")), n_bytes);
+    progress_ingest_show(&s->progress, daemon_now_ms(), isatty(2), (uint64_t)json_integer_value(json_object_get(reply, "rows")), s->offset);
     json_decref(reply);
 }
 
@@ -67,45 +79,76 @@ static fl_status begin(submission *s, fl_err *err)
     if ((st = client_call(s->client, "submit_begin", args, NULL, JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err)) != FL_OK) return st;
     const char *name = json_string_value(json_object_get(reply, "upload"));
     snprintf(s->upload, sizeof s->upload, "%s", name ? name : "");
-    take_reply(s, reply, 0);
+    take_reply(s, reply);
     return FL_OK;
 }
 
-/* Read until the piece is full or the input ends. */
-static fl_status read_piece(int fd, const char *name, uint8_t *piece, size_t *n_bytes, fl_err *err)
+/* ---- pieces ---- */
+
+/* Ask with a piece, or without one to hear how far may be sent. */
+static fl_status ask(submission *s, const fl_bytes *part, fl_err *err)
 {
+    uint64_t number = 0;
+    fl_status st = client_ask(s->client, "submit_piece", json_pack("{s:s, s:I}", "upload", s->upload, "offset", (json_int_t)s->offset), part, &number, err);
+    if (s->n_asked == s->n_answered) {
+        s->first = number;
+        s->n_asked = s->n_answered = 0;
+    }
+    s->n_asked++;
+    return st;
+}
+
+/* Wait until at most n_left requests have no answer. */
+static fl_status take_answers(submission *s, uint64_t n_left, fl_err *err)
+{
+    while (s->n_asked - s->n_answered > n_left) {
+        json_t *reply = NULL;
+        fl_status st = client_answer(s->client, s->first + s->n_answered++, 10 * JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err);
+        if (st != FL_OK) return command_signals() ? stopped(err) : st;
+        take_reply(s, reply);
+    }
+    return FL_OK;
+}
+
+static fl_status say_alive(submission *s, fl_err *err)
+{
+    fl_status st = ask(s, NULL, err);
+    return st == FL_OK ? take_answers(s, 0, err) : st;
+}
+
+/* Read until the piece is full or the input ends. */
+static fl_status read_piece(submission *s, int fd, uint8_t *piece, size_t *n_bytes, fl_err *err)
+{
+    struct pollfd input = { .fd = fd, .events = POLLIN };
+    int64_t heard_ms = daemon_now_ms();
     for (*n_bytes = 0; *n_bytes < SERVICE_PIECE_BYTES; ) {
-        ssize_t n = read(fd, piece + *n_bytes, SERVICE_PIECE_BYTES - *n_bytes);
-        if (n < 0 && errno == EINTR) {
-            fl_status st = stopped(err);
-            if (st != FL_OK) return st;
-            continue;
+        fl_status st = stopped(err);
+        if (st == FL_OK && daemon_now_ms() - heard_ms >= ALIVE_MS) {
+            st = say_alive(s, err);
+            heard_ms = daemon_now_ms();
         }
-        if (n < 0) return fl_fail_errno(err, errno, "cannot read %s", name);
+        if (st != FL_OK) return st;
+        if (poll(&input, 1, ALIVE_MS) <= 0) continue;    /* nothing yet, or a signal */
+        ssize_t n = read(fd, piece + *n_bytes, SERVICE_PIECE_BYTES - *n_bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fl_fail_errno(err, errno, "cannot read %s", s->options->job);
         if (n == 0) break;
         *n_bytes += (size_t)n;
     }
     return FL_OK;
 }
 
-static fl_status wait_for_answer(submission *s, uint64_t number, uint64_t n_bytes, fl_err *err)
-{
-    json_t *reply = NULL;
-    fl_status st = client_answer(s->client, number, 10 * JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err);
-    if (st == FL_OK) take_reply(s, reply, n_bytes);
-    return st == FL_OK || !command_signals() ? st : stopped(err);
-}
-
 /* The coordinator reads slower than we send: ask until it has room for the next piece. */
-static fl_status wait_for_room(submission *s, uint64_t offset, fl_err *err)
+static fl_status wait_for_room(submission *s, fl_err *err)
 {
     fl_status st = FL_OK;
-    uint64_t number;
-    while (st == FL_OK && s->limit < offset + SERVICE_PIECE_BYTES) {
-        poll(NULL, 0, ROOM_POLL_MS);
-        if ((st = stopped(err)) != FL_OK) break;
-        st = client_ask(s->client, "submit_piece", json_pack("{s:s, s:I}", "upload", s->upload, "offset", (json_int_t)offset), NULL, &number, err);
-        if (st == FL_OK) st = wait_for_answer(s, number, offset, err);
+    while (st == FL_OK && s->limit < s->offset + SERVICE_PIECE_BYTES) {
+        if (s->n_asked == s->n_answered) {
+            poll(NULL, 0, ROOM_POLL_MS);
+            if ((st = stopped(err)) != FL_OK) break;
+            st = ask(s, NULL, err);
+        }
+        if (st == FL_OK) st = take_answers(s, s->n_asked - s->n_answered - 1, err);
     }
     return st;
 }
@@ -114,22 +157,16 @@ static fl_status wait_for_room(submission *s, uint64_t offset, fl_err *err)
 static fl_status upload_all(submission *s, int fd, fl_err *err)
 {
     fl_status st = FL_OK;
-    uint64_t offset = 0, first = 0, n_asked = 0, n_answered = 0;     /* requests first .. first + n_asked - 1 */
     uint8_t *piece = malloc(SERVICE_PIECE_BYTES);
     if (!piece) return fl_fail(err, FL_FULL, "no memory to read %s", s->options->job);
     for (size_t n = SERVICE_PIECE_BYTES; st == FL_OK && n == SERVICE_PIECE_BYTES; ) {
-        if ((st = stopped(err)) != FL_OK || (st = read_piece(fd, s->options->job, piece, &n, err)) != FL_OK || n == 0) break;
-        while (st == FL_OK && n_answered < n_asked && (n_asked - n_answered == PIECES_UNDER_WAY || s->limit < offset + SERVICE_PIECE_BYTES))
-            st = wait_for_answer(s, first + n_answered++, offset, err);
-        if (st == FL_OK) st = wait_for_room(s, offset, err);
-        uint64_t number;
-        fl_bytes part = { piece, n };
-        if (st == FL_OK) st = client_ask(s->client, "submit_piece", json_pack("{s:s, s:I}", "upload", s->upload, "offset", (json_int_t)offset), &part, &number, err);
-        if (n_asked == n_answered) { first = number; n_asked = n_answered = 0; }
-        n_asked++;
-        offset += n;
+        if ((st = read_piece(s, fd, piece, &n, err)) != FL_OK || n == 0) break;
+        st = take_answers(s, PIECES_UNDER_WAY - 1, err);
+        if (st == FL_OK) st = wait_for_room(s, err);
+        if (st == FL_OK) st = ask(s, &(fl_bytes){ piece, n }, err);
+        s->offset += n;
     }
-    while (st == FL_OK && n_answered < n_asked) st = wait_for_answer(s, first + n_answered++, offset, err);
+    if (st == FL_OK) st = take_answers(s, 0, err);
     free(piece);
     return st;
 }
@@ -200,7 +237,9 @@ int cmd_submit(int argc, char **argv)
     long long renamed = json_integer_value(json_object_get(reply, "renamed"));
     if (renamed) fprintf(stderr, "%lld rows have the custom_id of an earlier one; each is named ID#<its line>\n", renamed);
     if (unknown && unknown[0]) fprintf(stderr, "fields that are not known and do nothing: %s\n", unknown);
-    if (why && why[0]) fprintf(stderr, "the job is taken and waits: %s\n", why);
+    char *sentence = why && why[0] ? strdup(why) : NULL;
+    if (sentence) fprintf(stderr, "the job is taken and waits: %s\n", printable(sentence));
+    free(sentence);
     char *text = o.as_json ? json_dumps(reply, JSON_COMPACT) : NULL;
     puts(text ? text : name ? name : "");
     free(text);

@@ -77,7 +77,7 @@ uint64_t daemon_line_bytes(void *context, job_id id, row_index row)
 {
     const stored_job *job = daemon_job_find(context, id);
     rows_entry entry;
-    return job && rows_get(job->rows, row, &entry, NULL) == FL_OK ? entry.n_bytes : 0;       /* what cannot be read is reported when its line is */
+    return job && job->rows && rows_get(job->rows, row, &entry, NULL) == FL_OK ? entry.n_bytes : 0;       /* what cannot be read is reported when its line is */
 }
 
 /* ---- turns ---- */

@@ -29,7 +29,7 @@ static fl_status begin(coord_daemon *d, output_slot *slot, stored_job *job, fl_e
     output_writer_options options = { .job_dir = job->dir, .ledger_dir = job->ledger_dir, .job_name = name, .out = out, .errors = errors, .n_threads = output_rows_cores() };
     fl_job_name(job->id, name);
     *slot = (output_slot){ .job = job, .asked_ms = daemon_now_ms() };
-    fl_status st = out && errors ? output_writer_start(&slot->writer, &options, ledger_marked(job->ledger), job->state != JOB_OPEN, err)
+    fl_status st = out && errors ? output_writer_start(&slot->writer, &options, job_store_marked(job), job->state != JOB_OPEN, err)
                                  : fl_fail(err, FL_FULL, "no memory for the output files' names");
     free(out);
     free(errors);
@@ -130,7 +130,10 @@ static fl_status end(coord_daemon *d, output_slot *slot, fl_status st, const job
         return FL_OK;
     }
     if (st == FL_OK) st = job_store_finish(job, counts, err);
-    if (st == FL_OK) job->outputs_due = false;
+    if (st == FL_OK) {
+        job->outputs_due = false;
+        job_store_rest(job);
+    }
     d->outputs_full[0] = '\0';
     if (st != FL_DISK_FULL) return st;
     snprintf(d->outputs_full, sizeof d->outputs_full, "%s", err->text);

@@ -37,6 +37,7 @@ static fl_status read_job(void *context, const journal_job *entry, fl_err *err)
     if (st == FL_OK && job->state != JOB_OPEN) {         /* its counts are all that is asked for from now on */
         row_table_close(job->table);
         job->table = NULL;
+        if (!job->outputs_due) job_store_rest(job);
     }
     if (st == FL_OK) st = push_job(d, &job, err);
     job_store_close(job);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "coordinator/printable.h"
 
 int flags_end(int status, const char *command, const char *format, ...)
 {
@@ -14,7 +15,7 @@ int flags_end(int status, const char *command, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fprintf(stderr, "tokenfleet %s: %s\n", command, text);
+    fprintf(stderr, "tokenfleet %s: %s\n", command, printable(text));
     return status;
 }
 

@@ -484,7 +484,10 @@ fl_status ingest_read(ingest *in, const char *path, fl_err *err)
     struct stat info;
     bool is_stdin = strcmp(path, "-") == 0;
     char *chunk = malloc(READ_CHUNK);
-    int fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+    int fd;
+    while ((fd = is_stdin ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC)) < 0 && errno == EINTR) {       /* a pipe that nobody writes to yet; a signal may want the end */
+        if ((st = tell(in, err)) != FL_OK) goto done;
+    }
     if (!chunk) { st = fl_fail(err, FL_FULL, "ingest: no memory"); goto done; }
     if (fd < 0 && errno == ENOENT) { st = fl_fail(err, FL_NOT_FOUND, "%s does not exist: give a JSONL file of prompts", in->name); goto done; }
     if (fd < 0 || fstat(fd, &info) != 0) { st = fl_fail_errno(err, errno, "cannot read %s", in->name); goto done; }

@@ -10,7 +10,7 @@ void job_failures_copy(char *out, size_t capacity, const char *text, size_t n_by
         bool good = false;
         size_t step = fl_utf8_step((const uint8_t *)text + at, n_bytes - at, &good);
         unsigned char first = (unsigned char)text[at];
-        bool is_shown = good && first >= 0x20 && first != 0x7f;
+        bool is_c1 = good && first == 0xC2 && (unsigned char)text[at + 1] < 0xA0, is_shown = good && !is_c1 && first >= 0x20 && first != 0x7f;
         if (used + (is_shown ? step : 1) >= capacity) break;
         if (is_shown) memcpy(out + used, text + at, step);
         else out[used] = '?';

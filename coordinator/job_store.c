@@ -296,6 +296,21 @@ const job_failures *job_store_failures(stored_job *job)
     return &job->failures;
 }
 
+void job_store_rest(stored_job *job)
+{
+    job_store_failures(job);                             /* their names stand in the lines */
+    job->end = job_store_marked(job);
+    rows_close(job->rows);
+    ledger_close(job->ledger);
+    job->rows = NULL;
+    job->ledger = NULL;
+}
+
+ledger_place job_store_marked(const stored_job *job)
+{
+    return job->ledger ? ledger_marked(job->ledger) : job->end;
+}
+
 fl_status job_store_drop_outputs(const stored_job *job, fl_err *err)
 {
     static const char *const names[] = { JOB_STORE_SUMMARY, JOB_STORE_OUT, JOB_STORE_ERRORS };
@@ -455,10 +470,14 @@ fl_status job_store_hash(const char *path, char out[JOB_STORE_HASH_BYTES], fl_er
     const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
     uint8_t *chunk = malloc(HASH_CHUNK_BYTES);
     XXH3_state_t *state = XXH3_createState();
-    gzFile file = strcmp(path, "-") == 0 ? gzdopen(dup(0), "rb") : gzopen(path, "rb");     /* a plain file passes through */
+    int fd = strcmp(path, "-") == 0 ? dup(0) : open(path, O_RDONLY | O_CLOEXEC);
+    int error = errno;
+    gzFile file = fd >= 0 ? gzdopen(fd, "rb") : NULL;    /* a plain file passes through */
     int n = 0, code = Z_OK;
     if (!chunk || !state) { st = fl_fail(err, FL_FULL, "no memory to read %s", name); goto done; }
-    if (!file) { st = errno == ENOENT ? fl_fail(err, FL_NOT_FOUND, "%s is not there", name) : fl_fail_errno(err, errno, "cannot read %s", name); goto done; }
+    if (fd < 0 && error == EINTR) { st = fl_fail(err, FL_AGAIN, "stopped while the job was read"); goto done; }     /* a pipe that nobody writes to */
+    if (fd < 0) { st = error == ENOENT ? fl_fail(err, FL_NOT_FOUND, "%s is not there", name) : fl_fail_errno(err, error, "cannot read %s", name); goto done; }
+    if (!file) { st = fl_fail(err, FL_FULL, "no memory to read %s", name); goto done; }
     XXH3_128bits_reset(state);
     while ((n = gzread(file, chunk, HASH_CHUNK_BYTES)) > 0) XXH3_128bits_update(state, chunk, (size_t)n);
     const char *why = gzerror(file, &code);
@@ -472,6 +491,7 @@ fl_status job_store_hash(const char *path, char out[JOB_STORE_HASH_BYTES], fl_er
     hash_to_hex(canonical.digest, out);
 done:
     if (file) gzclose(file);
+    else if (fd >= 0) close(fd);
     XXH3_freeState(state);
     free(chunk);
     return st;

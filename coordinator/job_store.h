@@ -44,8 +44,9 @@ typedef struct {
     uint64_t created_s;                  /* when it was submitted (the journal's) */
     uint32_t generation;                 /* of its ledger (the journal's) */
     char *dir, *ledger_dir;              /* owned */
-    rows *rows;                          /* owned; its lines */
-    ledger *ledger;                      /* owned */
+    rows *rows;                          /* owned; its lines; NULL at rest */
+    ledger *ledger;                      /* owned; NULL at rest */
+    ledger_place end;                    /* of the ledger of a job at rest */
     row_table *table;                    /* owned; NULL once the core has it */
     bool is_pinned, has_detok;
     char fingerprint[65], numerics[257], pin_model[257]; uint32_t n_vocab, context;      /* of the pin */
@@ -77,6 +78,13 @@ void      job_draft_close(job_draft *draft);             /* accepts NULL; remove
  * is changed. */
 fl_status job_store_open(stored_job **out, const spool *s, const journal_job *named, bool for_writing, fl_err *err);
 void      job_store_close(stored_job *job);              /* accepts NULL */
+
+/* The job is closed and its outputs are written: its files are not held open any longer, so that a spool may have more jobs than a process descriptors. What status
+ * and a new writing of the outputs need stays. */
+void job_store_rest(stored_job *job);
+
+/* How far the job's ledger may be read, also at rest. */
+ledger_place job_store_marked(const stored_job *job);
 
 /* One record of the job was committed. */
 void job_store_note(stored_job *job, const ledger_record *record);

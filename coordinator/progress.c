@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include "coordinator/printable.h"
 
 #define TERMINAL_EVERY_MS 250
 #define PLAIN_EVERY_MS 5000
@@ -50,7 +51,7 @@ void progress_show(progress *p, int64_t now_ms, const progress_numbers *n)
     if (left_s >= 0) progress_duration(eta, sizeof eta, left_s);
     snprintf(line, sizeof line, "%" PRIu64 "/%" PRIu64 " rows, %.0f tokens/s, %" PRIu64 " failed, %d worker%s%s%s%s%s", n->done, n->rows, tokens_per_s,
              n->failed, n->workers, n->workers == 1 ? "" : "s", eta[0] ? ", ETA " : "", eta, n->note ? ", " : "", n->note ? n->note : "");
-    fprintf(stderr, p->terminal ? "\r%s\033[K" : "%s\n", line);
+    fprintf(stderr, p->terminal ? "\r%s\033[K" : "%s\n", printable(line));
     fflush(stderr);
     p->shown = p->terminal;
 }

@@ -10,12 +10,15 @@
 #include <jansson.h>
 #include "coordinator/job_store.h"
 
-/* The absolute path of a file that may not exist yet; its folder must. */
+#define TEMPORARY_BYTES 25                               /* of ".tmp-job-0123456789abcdef" behind the name while a file is written */
+
+/* The absolute path of a file that may not exist yet; its folder must, and its name must leave room for a temporary one. */
 static fl_status make_absolute(const char *path, char out[RUN_FILES_PATH_MAX], fl_err *err)
 {
     char dir[PATH_MAX], real[PATH_MAX];
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return fl_fail(err, FL_INVALID, "%s is a folder, not a file to write", path);
+    if (strlen(name) + TEMPORARY_BYTES > NAME_MAX) return fl_fail(err, FL_INVALID, "the file name %.40s... has %zu bytes, and at most %d leave room for its temporary name; choose a shorter one", name, strlen(name), NAME_MAX - TEMPORARY_BYTES);
     if (strlen(path) >= sizeof dir) return fl_fail(err, FL_INVALID, "a path is longer than %d bytes", PATH_MAX - 1);
     snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash == path ? 1 : slash - path) : 1, slash ? path : ".");
     if (!realpath(dir, real)) {

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,6 +109,15 @@ done:
     return st;
 }
 
+/* SQLite takes no longer paths, and sockets, temporary files and ledgers lie below. */
+static fl_status check_path(const char *dir, fl_err *err)
+{
+    char real[PATH_MAX];
+    if (!realpath(dir, real)) return fl_fail_errno(err, errno, "spool: find %s", dir);
+    size_t n = strlen(real);
+    return n <= SPOOL_PATH_MAX ? FL_OK : fl_fail(err, FL_INVALID, "the path of the spool ends in %s and has %zu bytes, and at most %d can be used; choose a shorter --spool", real + n - 40, n, SPOOL_PATH_MAX);
+}
+
 fl_status spool_open(spool **out, const char *dir, unsigned flags, fl_err *err)
 {
     fl_status st = FL_OK;
@@ -125,7 +135,8 @@ fl_status spool_open(spool **out, const char *dir, unsigned flags, fl_err *err)
                                                  : fl_fail_errno(err, errno, "spool: %s cannot be read", dir);
         goto done;
     }
-    if (!(flags & SPOOL_UNSAFE) && (st = check_file_system(dir, err)) != FL_OK) {
+    if ((st = check_path(dir, err)) == FL_OK && !(flags & SPOOL_UNSAFE)) st = check_file_system(dir, err);
+    if (st != FL_OK) {
         if (!was_there) rmdir(dir);
         goto done;
     }
@@ -195,7 +206,7 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
     (void)info;
     (void)kind;
     (void)where;
-    return remove(path);
+    return remove(path) == 0 || errno == ENOENT ? 0 : -1;            /* gone already is as good */
 }
 
 fl_status spool_tree_remove(const char *path, fl_err *err)

@@ -14,10 +14,12 @@
 #include "proto/status.h"
 
 typedef struct spool spool;
+#define SPOOL_PATH_MAX 480                               /* bytes of DIR as an absolute path: SQLite takes 512 with its own behind it */
+
 typedef enum { SPOOL_CREATE = 1, SPOOL_READ_ONLY = 2, SPOOL_UNSAFE = 4 } spool_flag;
 
 /* Open DIR. SPOOL_CREATE makes it (and jobs/) when missing; without it FL_NOT_FOUND. Unless SPOOL_READ_ONLY, takes the lock: waits up to 5 s, then
- * FL_CONFLICT with the holder's pid. A network file system is FL_UNSUPPORTED unless SPOOL_UNSAFE. */
+ * FL_CONFLICT with the holder's pid. FL_INVALID: its path is too long. A network file system is FL_UNSUPPORTED unless SPOOL_UNSAFE. */
 fl_status spool_open(spool **out, const char *dir, unsigned flags, fl_err *err);
 void      spool_close(spool *s);                         /* accepts NULL; gives the lock back */
 const char *spool_dir(const spool *s);

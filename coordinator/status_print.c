@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+#include "coordinator/printable.h"
 #include "coordinator/progress.h"
 
 #define LABEL_COLUMNS 11
@@ -42,6 +43,7 @@ static void show(const screen *s, const char *label, const char *format, ...)
     int n = vasprintf(&text, format, args);
     va_end(args);
     if (n < 0) return;
+    printable(text);
     fprintf(s->file, "%-*s", LABEL_COLUMNS, label);
     for (const char *at = text; ; ) {
         size_t bytes = s->width ? fitting(at, s->width - LABEL_COLUMNS) : strlen(at);
@@ -173,9 +175,10 @@ void status_print_list(FILE *file, uint64_t now_s, const json_t *jobs)
     fprintf(file, "%-20s  %-9s  %21s  %9s  %8s  %s\n", "JOB", "STATE", "ROWS DONE", "FAILED", "AGE", "NAME");
     json_array_foreach((json_t *)jobs, i, job) {
         const json_t *rows = json_object_get(job, "rows");
-        char done[48], age[24];
+        char done[48], age[24], *name = strdup(text_of(job, "name"));
         snprintf(done, sizeof done, "%lld/%lld", number_of(rows, "completed") + number_of(rows, "failed"), number_of(rows, "total"));
         age_of(job, now_s, age);
-        fprintf(file, "%-20s  %-9s  %21s  %9lld  %8s  %s\n", text_of(job, "job"), text_of(job, "state"), done, number_of(rows, "failed"), age, text_of(job, "name"));
+        fprintf(file, "%-20s  %-9s  %21s  %9lld  %8s  %s\n", text_of(job, "job"), text_of(job, "state"), done, number_of(rows, "failed"), age, name ? printable(name) : "");
+        free(name);
     }
 }

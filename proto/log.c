@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,8 +49,11 @@ static size_t make_one_line(char *line, size_t start, size_t wanted)
         while (end > start && ((unsigned char)line[end - 1] & 0xC0) == 0x80) end--;
         if (end > start && (unsigned char)line[end - 1] >= 0xC0) end--;
     }
-    for (size_t i = start; i < end; i++)
-        if ((unsigned char)line[i] < 0x20 || line[i] == 0x7F) line[i] = ' ';
+    for (size_t i = start; i < end; i++) {
+        bool is_c1 = (unsigned char)line[i] == 0xC2 && i + 1 < end && (unsigned char)line[i + 1] >= 0x80 && (unsigned char)line[i + 1] < 0xA0;
+        if (is_c1) line[i + 1] = ' ';
+        if (is_c1 || (unsigned char)line[i] < 0x20 || line[i] == 0x7F) line[i] = ' ';
+    }
     line[end] = '\n';
     return end + 1;
 }

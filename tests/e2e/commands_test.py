@@ -24,6 +24,34 @@ def spool_call(command, spool, *args, expect=0):
     return fleet.call([fleet.TOKENFLEET, command, *args, "--spool", spool], expect=expect)
 
 
+def finished_jobs_hold_no_files(folder):
+    """A coordinator has as many open files after many finished jobs as after one, also when it was started again; all of it can still be asked for."""
+    job = job_file(folder, 3, 4)
+    with open(job, "a") as file:
+        file.write('{"custom_id": "far", "prompt": [99999999]}\n')
+
+    def open_files(service):
+        return [os.readlink(f"/proc/{service.coordinator.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{service.coordinator.pid}/fd")]
+
+    with Service(folder / "files", n_workers=1) as service:
+        names = []
+        for i in range(3):
+            names.append(service.call("submit", job).stdout.strip())
+            service.call("watch", names[-1], expect=1)
+            wait_for(lambda: not [path for path in open_files(service) if "/jobs/" in path], f"open after job {i + 1}: {open_files(service)}")
+        service.coordinator.kill()
+        service.coordinator.wait()
+        service.start_coordinator()
+        service.call("list")
+        check(not [path for path in open_files(service) if "/jobs/" in path], f"open after a start: {open_files(service)}")
+        for name in names:
+            check("far (line 4): invalid_request" in service.call("status", name).stdout, service.call("status", name).stdout)
+            service.call("verify", name)
+            service.call("retry", name)
+            service.call("watch", name, expect=1)
+        service.call("fetch", names[1], "--out", folder / "again.jsonl", expect=1)
+
+
 def retry_after_cancel(folder):
     """A cancelled job runs on after retry; OUT and ERR are those of a job that nobody cancelled. Its bad line stays bad."""
     job = job_file(folder, 150, 60)
@@ -232,6 +260,39 @@ def interrupted(process, *signals, expect, within, word=""):
     check(word in words and took < within, f"{name}: {took:.1f} s, {words!r}")
 
 
+def names_drive_no_terminal(folder):
+    """Names of jobs and models, and custom_ids, may hold anything; what is printed is one line of text."""
+    job = folder / "a\x1b[31m\nb.jsonl"
+    job.write_text(json.dumps({"custom_id": "r\n\x1b]0;x\x07\x9b2J", "prompt": [99999999]}) + "\n")
+    run = fleet.call(fleet.run_args(job, folder / "e.jsonl"), expect=1)
+    printed = [run.stderr, fleet.call(fleet.run_args(folder / "n\x1bone", folder / "o.jsonl"), expect=3).stderr]
+    with Service(folder / "terminal", n_workers=0) as service:
+        submit = service.call("submit", job, "--model", "m\x1b[2J\n\x9bx")
+        printed += [submit.stderr] + [service.call(*args).stdout for args in (["status"], ["list"])]
+        service.start_worker()
+        wait_for(lambda: json.loads(service.call("list", "--json").stdout)["workers"], "no worker")
+        name = service.call("submit", job).stdout.strip()
+        service.call("watch", name, expect=1)
+        printed += [service.call(*args).stdout for args in (["status", name], ["status", submit.stdout.strip()], ["list"])]
+    for text in printed:
+        check(text and all(character == "\n" or character.isprintable() for character in text), repr(text))
+    check(len(printed[-1].splitlines()) == 3, printed[-1])
+    check("m?[2J??x" in printed[3], printed[3])
+
+
+def names_are_too_long(folder):
+    """Said before anything is computed; with names that are just short enough everything works."""
+    job = job_file(folder, 2, 2)
+    for n, expect in ((255, 2), (218, 2), (217, 0)):     # OUT.errors.jsonl, OUT.tmp-job-...
+        done = fleet.run(job, folder / ("o" * n), expect=expect)
+        check(expect == 0 or ("choose a shorter" in done.stderr and not list(folder.glob("o*"))), f"{n}: {done.stderr}")
+    deep = folder / "/".join(["d" * 100] * 6)
+    deep.mkdir(parents=True)
+    done = fleet.run(job, deep / "out.jsonl", expect=2)
+    check("choose a shorter --spool" in done.stderr and not list(deep.iterdir()), done.stderr)
+    fleet.run(job, deep / "out.jsonl", "--spool", folder / "short.spool")
+
+
 def start(*args, **options):
     return subprocess.Popen([fleet.TOKENFLEET, *map(str, args)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options)
 
@@ -245,6 +306,17 @@ def ctrl_c(folder):
         wait_for(lambda: (folder / f"out{i}.jsonl.spool/endpoint").exists(), "run does not begin")
         time.sleep(1)
         interrupted(run, *signals, expect=4, within=5, word="nothing is lost, run the same command again")
+    os.mkfifo(folder / "fifo")
+    for first in (True, False):                          # also when the spool has the job: it is read again to see that it is the same
+        run = start("run", folder / "fifo", "--model", fleet.DEMO, "--out", folder / "fifo.jsonl")
+        time.sleep(0.5)
+        interrupted(run, signal.SIGINT, expect=4, within=3, word="nothing is lost")
+        if first:
+            (folder / "small").mkdir()
+            fleet.run(job_file(folder / "small", 2, 2), folder / "fifo.jsonl")
+    interrupted_submit = start("submit", folder / "fifo", "--to", f"ipc://{folder}/nobody")
+    time.sleep(0.5)
+    interrupted(interrupted_submit, signal.SIGINT, expect=4, within=3, word="nothing was submitted")
     read_end, write_end = os.pipe()
     run = start("run", "-", "--model", fleet.DEMO, "--out", folder / "piped.jsonl", stdin=read_end)
     time.sleep(0.5)
@@ -287,4 +359,4 @@ def ctrl_c(folder):
 
 
 if __name__ == "__main__":
-    fleet.main([retry_after_cancel, retry_of_a_run, gc_removes_what_is_left_over, a_damaged_job_is_named_and_can_go, status_explains, mistakes_are_one_sentence, ctrl_c])
+    fleet.main([finished_jobs_hold_no_files, names_drive_no_terminal, retry_after_cancel, retry_of_a_run, gc_removes_what_is_left_over, a_damaged_job_is_named_and_can_go, status_explains, mistakes_are_one_sentence, names_are_too_long, ctrl_c])
