@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,26 +31,39 @@ static void belong_to(pid_t parent)
     if (getppid() != parent) _exit(3);                   /* it died before prctl */
 }
 
-static _Noreturn void become(char *const *argv, int output, int errors, pid_t parent)
+static _Noreturn void become(const char *program, char *const *argv, int output, int errors, int net_fd, pid_t parent)
 {
     belong_to(parent);
+    if (net_fd >= 0 && setns(net_fd, CLONE_NEWNET) != 0) _exit(3);
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null < 0 || dup2(null, 0) < 0 || dup2(output, 1) < 0 || dup2(errors, 2) < 0) _exit(3);
-    execv(SELF, argv);
+    execv(program, argv);
     _exit(3);
+}
+
+fl_status bench_start(pid_t *out, const bench_program *p, fl_err *err)
+{
+    int fds[2] = { -1, -1 };
+    fl_status st = FL_OK;
+    for (int i = 0; st == FL_OK && i < 2; i++) {
+        const char *path = i == 0 ? p->output : p->errors;
+        fds[i] = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        if (fds[i] < 0) st = fl_fail_errno(err, errno, "cannot write %s", path);
+    }
+    pid_t parent = getpid(), pid = st == FL_OK ? fork() : -1;
+    if (pid == 0) become(p->path ? p->path : SELF, p->argv, fds[0], fds[1], p->net_fd, parent);
+    if (st == FL_OK && pid < 0) st = fl_fail_errno(err, errno, "no process for %s", p->argv[1]);
+    for (int i = 0; i < 2; i++) {
+        if (fds[i] >= 0) close(fds[i]);
+    }
+    if (st == FL_OK) *out = pid;
+    return st;
 }
 
 fl_status bench_start_self(pid_t *out, char *const *argv, const char *log, fl_err *err)
 {
-    int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0) return fl_fail_errno(err, errno, "cannot write %s", log);
-    pid_t parent = getpid(), pid = fork();
-    if (pid == 0) become(argv, fd, fd, parent);
-    int error = errno;
-    close(fd);
-    if (pid < 0) return fl_fail_errno(err, error, "no process for %s", argv[1]);
-    *out = pid;
-    return FL_OK;
+    unlink(log);
+    return bench_start(out, &(bench_program){ .argv = argv, .output = log, .errors = log, .net_fd = -1 }, err);
 }
 
 /* Both streams of a child until they end, each into memory. */
@@ -89,7 +103,7 @@ fl_status bench_call_self(char *const *argv, char **text, fl_err *err)
     fl_status st = FL_OK;
     pid_t parent = getpid(), pid = -1;
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(errors, O_CLOEXEC) != 0) { st = fl_fail_errno(err, errno, "no pipe to `tokenfleet %s`", argv[1]); goto done; }
-    if ((pid = fork()) == 0) become(argv, out[1], errors[1], parent);
+    if ((pid = fork()) == 0) become(SELF, argv, out[1], errors[1], -1, parent);
     if (pid < 0) { st = fl_fail_errno(err, errno, "no process for `tokenfleet %s`", argv[1]); goto done; }
     close(out[1]);
     close(errors[1]);

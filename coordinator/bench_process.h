@@ -1,4 +1,4 @@
-/* bench_process.h - the processes of `bench-fleet`: a coordinator, stub fleets, and this program's own commands; and what the system says of them.
+/* bench_process.h - the processes of `bench-fleet` and `torture`: a coordinator, stub fleets, and this program's own commands; and what the system says of them.
  * Rules    every child has its own process group (a Ctrl-C at the terminal reaches the command alone) and dies with it.
  * Threads  belongs to the command's one thread; start stub fleets before anything opens a libzmq context. */
 #ifndef COORDINATOR_BENCH_PROCESS_H
@@ -7,6 +7,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 #include "coordinator/stub_worker.h"
+
+/* Start a program; what it prints goes behind what the files `output` and `errors` hold (they may be one). */
+typedef struct { const char *path; char *const *argv; const char *output, *errors; int net_fd; } bench_program;      /* path NULL: this one; net_fd: its network namespace, -1 = ours */
+fl_status bench_start(pid_t *out, const bench_program *program, fl_err *err);
 
 /* Start this program with argv (argv[0] is ignored, NULL ends it), its output going to the file `log`. */
 fl_status bench_start_self(pid_t *out, char *const *argv, const char *log, fl_err *err);

@@ -7,6 +7,9 @@
 
 #define NAME "coordinator"
 #define TURN_MS 500
+#define TERM_S 30
+#define PROGRESS_S 600
+#define BEATS_A_TERM 6
 
 static bool has_open_job(coord_daemon *d)
 {
@@ -38,9 +41,12 @@ static fl_status serve(coord_daemon *d, fl_err *err)
 int cmd_coordinator(int argc, char **argv)
 {
     daemon_options options = { 0 };
+    uint64_t term_s = TERM_S, progress_s = PROGRESS_S;
     const flag flags[] = {
         { "--spool", FLAG_TEXT, "DIR", "where jobs, ledgers and leases are kept", &options.spool, 0, 0, true },
         { "--bind", FLAG_TEXT, "ENDPOINT", "where workers and clients come: tcp://127.0.0.1:PORT (0 = any) or ipc:///PATH", &options.endpoint, 0, 0, true },
+        { "--lease-term", FLAG_NUMBER, "S", "seconds without a heartbeat after which a worker's rows go to others (default 30)", &term_s, 2, 3600, false },
+        { "--progress-limit", FLAG_NUMBER, "S", "seconds without a new token after which a worker's rows go to others (default 600)", &progress_s, 1, 86400, false },
         { "--unsafe-spool", FLAG_SWITCH, "", "allow a spool on a network file system", &options.unsafe_spool, 0, 0, false },
     };
     const flag_command command = {
@@ -51,6 +57,9 @@ int cmd_coordinator(int argc, char **argv)
     const char *operands[FLAGS_OPERANDS_MAX];
     int n_operands = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n_operands);
     if (status >= 0) return status;
+    options.term_ms = (uint32_t)term_s * 1000;
+    options.beat_ms = options.term_ms / BEATS_A_TERM;
+    options.progress_ms = (uint32_t)progress_s * 1000;
     coord_daemon *d = NULL;
     fl_err err = { 0 };
     fl_status st = transport_check_endpoint(options.endpoint, &err);

@@ -19,6 +19,7 @@ int cmd_gc(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_bench_fleet(int argc, char **argv);
+int cmd_torture(int argc, char **argv);
 
 /* The exit status that goes with a failure: what the user typed, the world, or a full disk. */
 int command_ended(fl_status status);

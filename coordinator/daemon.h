@@ -20,7 +20,7 @@ typedef struct coord_daemon coord_daemon;
 typedef struct {
     const char *spool;                   /* made when missing */
     const char *endpoint;                /* where workers and clients come */
-    uint32_t beat_ms, term_ms;           /* 0 = the core's defaults */
+    uint32_t beat_ms, term_ms, progress_ms;      /* 0 = the core's defaults */
     bool unsafe_spool;                   /* allow a spool on a network file system */
     bool workers_are_children;           /* `run`: a worker that cannot be reached is a process that ended */
     const char *out, *errors;            /* `run`: where the output files go; NULL = into the job's folder of the spool */

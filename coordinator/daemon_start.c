@@ -140,6 +140,7 @@ static fl_status replay_spool(coord_daemon *d, fl_err *err)
     restored leases = { .d = d };
     options.beat_ms = d->beat_ms;
     if (d->term_ms) options.term_ms = d->term_ms;
+    if (d->progress_ms) options.progress_ms = d->progress_ms;
     options.result_is_valid = daemon_result_is_valid;
     options.line_bytes = daemon_line_bytes;
     options.context = d;
@@ -197,6 +198,7 @@ fl_status daemon_open(coord_daemon **out, const daemon_options *options, fl_err 
     fl_arena_init(&d->messages, 1 << 20, 0);
     d->beat_ms = options->beat_ms ? options->beat_ms : defaults.beat_ms;
     d->term_ms = options->term_ms;
+    d->progress_ms = options->progress_ms;
     d->workers_are_children = options->workers_are_children;
     d->now = daemon_turn_new();
     if (d->now) d->now->list.turn = ++d->n_turns;

@@ -44,7 +44,7 @@ struct coord_daemon {
     uint64_t n_load, n_answers;          /* messages that came, ANSWERs that went */
     bool is_busy;                        /* messages come so fast that turns gather them */
     uint64_t n_dropped;                  /* messages that were none of ours */
-    uint32_t beat_ms, term_ms;
+    uint32_t beat_ms, term_ms, progress_ms;
     int probes;
     bool workers_are_children;
     char disk_full[480];                 /* "" = it is not */
