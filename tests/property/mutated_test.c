@@ -32,7 +32,7 @@ static const struct { const char *name; size_t fixed, per_byte; const char *why;
     { "ingest", 8 << 20, 40, "blocks and a run of ids, whatever the job (ingest.h)" },
     { "journal", 8 << 20, 400, "SQLite's page cache of 2 MB each for the maker and for us, a value as it is (at most 1 MB), 16 bytes an item of a lease" },
     { "job_row", 64 << 10, 40, "four bytes an id, and 16 bytes a key" },
-    { "ledger", 2 << 20, 8, "a segment as it is, and the state of 8 rows" },
+    { "ledger", 5 << 20, 8, "a segment as it is, the state of 8 rows, a window of 1 MB to read and 2 MB of blocks to look up (ledger_lookup.h)" },
     { "model_config", 64 << 10, 400, "jansson's tree, and 4 bytes a layer of at most 4,096" },
     { "result", 64 << 10, 4000, "LZ4 makes at most 255 bytes of one, and each of those an id of 4 bytes, twice for the comparison" },
     { "rows_idx", 128 << 10, 4, "a copy, and a page of lines" },
