@@ -79,7 +79,7 @@ static fl_status collect_in_spool(const job_source *source, const gc_options *o,
     if (st == FL_OK) st = journal_jobs(c.journal, note_job, &c, err);
     if (st == FL_OK) st = collect_leftovers(&c, err);
     for (size_t i = 0; st == FL_OK && o->days != DAYS_NONE && i < c.n_jobs; i++) st = collect_job(&c, &c.jobs[i], err);
-    if (st == FL_OK) *reply = json_pack("{s:O, s:I, s:[]}", "items", c.items, "bytes", c.bytes, "busy");
+    if (st == FL_OK) *reply = json_pack("{s:O, s:I, s:I, s:[]}", "items", c.items, "unnamed", (json_int_t)0, "bytes", c.bytes, "busy");
     journal_close(c.journal);
     json_decref(c.items);
     free(c.jobs);
@@ -123,6 +123,8 @@ static void print_answer(const json_t *reply, bool is_dry)
         printf("%12lld  %s  (%s)\n", (long long)json_integer_value(json_object_get(one, "bytes")), json_string_value(json_object_get(one, "path")),
                json_string_value(json_object_get(one, "what")));
     }
+    long long unnamed = (long long)json_integer_value(json_object_get(reply, "unnamed"));
+    if (unnamed) printf("and %lld more\n", unnamed);
     json_array_foreach(json_object_get(reply, "busy"), i, one) {
         printf("%s stays: %s\n", json_string_value(json_object_get(one, "job")), json_string_value(json_object_get(one, "why")));
     }

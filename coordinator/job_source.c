@@ -7,6 +7,7 @@
 #include "coordinator/status_json.h"
 
 #define PROBE_MS 2000
+#define LIST_TRIES 20
 
 /* The coordinator that holds the spool, when there is one and it answers. */
 static client *client_of_spool(const char *spool_dir)
@@ -125,9 +126,44 @@ static fl_status choose_in_spool(job_source *s, const char *name, fl_err *err)
 
 /* ---- either ---- */
 
+/* One page more of a coordinator's list behind the jobs in *reply (NULL: the first). */
+static fl_status list_on(const job_source *s, json_t **reply, fl_err *err)
+{
+    json_t *next = NULL, *jobs = json_object_get(*reply, "jobs");
+    const json_t *last = json_array_get(jobs, json_array_size(jobs) - 1);
+    fl_status st = client_call(s->client, "list", last ? json_pack("{s:O}", "after", json_object_get(last, "job")) : NULL, NULL, JOB_SOURCE_CALL_MS, &next, NULL, NULL, err);
+    if (st != FL_OK) return st;
+    if (jobs) {
+        json_array_extend(jobs, json_object_get(next, "jobs"));
+        json_object_set(next, "jobs", jobs);
+    }
+    json_decref(*reply);
+    *reply = next;
+    return FL_OK;
+}
+
+/* A job that is deleted between two pages takes the place where the list goes on with it: then from the beginning. */
+static fl_status list_coordinator(const job_source *s, json_t **reply, fl_err *err)
+{
+    fl_status st = FL_OK;
+    int n_tries = 0;
+    *reply = NULL;
+    do {
+        st = list_on(s, reply, err);
+        bool again = st == FL_NOT_FOUND && *reply && n_tries++ < LIST_TRIES;
+        if (st != FL_OK) {
+            json_decref(*reply);
+            *reply = NULL;
+        }
+        if (again) st = FL_OK;
+    } while (st == FL_OK && (!*reply || json_is_true(json_object_get(*reply, "more"))));
+    if (st == FL_OK) json_object_del(*reply, "more");
+    return st;
+}
+
 fl_status job_source_list(job_source *s, json_t **reply, fl_err *err)
 {
-    return s->client ? client_call(s->client, "list", NULL, NULL, JOB_SOURCE_CALL_MS, reply, NULL, NULL, err) : list_spool(s, reply, err);
+    return s->client ? list_coordinator(s, reply, err) : list_spool(s, reply, err);
 }
 
 fl_status job_source_status(job_source *s, json_t **reply, fl_err *err)

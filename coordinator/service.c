@@ -20,6 +20,8 @@
 
 #define READ_IDLE_MS 10000                               /* a client that fetches and asks for nothing so long has gone */
 #define DAY_S 86400
+#define LIST_BYTES (1u << 20)                            /* of jobs in one answer; the next question gets the rest */
+#define ITEMS_MAX 2000                                   /* of what gc removes are named in one answer */
 
 /* A verification in the background: one at a time. */
 typedef struct { job_id job; char *dir, *ledger_dir, *out, *errors; json_t *report; } verify_work;
@@ -80,10 +82,16 @@ static void fail(service_reply *reply, const fl_err *err)
 fl_status service_send(transport *t, const transport_peer *to, uint64_t number, const service_reply *reply, fl_err *err)
 {
     char *text = reply->json ? json_dumps(reply->json, JSON_COMPACT) : strdup("{}");
+    fl_status status = reply->status;
+    if (text && strlen(text) > WIRE_REPLY_JSON_MAX) {    /* asking for much ends no coordinator */
+        free(text);
+        text = strdup("{\"error\":\"the answer is longer than a message may be\"}");
+        status = FL_UNSUPPORTED;
+    }
     if (!text) return fl_fail(err, FL_FULL, "no memory for a reply");
     fl_bytes part = { reply->part, reply->part_bytes };
     wire_msg msg = { .type = WIRE_REPLY, .n_parts = reply->part ? 1 : 0, .parts = &part,
-                     .reply = { .number = number, .status = reply->status, .json = wire_text(text) } };
+                     .reply = { .number = number, .status = status, .json = wire_text(text) } };
     fl_status st = transport_send(t, to, &msg, err);
     free(text);
     return st == FL_CLOSED || st == FL_AGAIN ? FL_OK : st;
@@ -125,16 +133,34 @@ static fl_status submit_abort(service *s, const json_t *args, service_reply *rep
     return service_submit_abort(s->submit, args, err);
 }
 
+/* Where a list goes on behind the job named `after`, "" for its beginning. */
+static fl_status find_place(const service *s, const char *after, size_t *at, fl_err *err)
+{
+    job_id id;
+    *at = 0;
+    if (!after[0]) return FL_OK;
+    for (stored_job *job; fl_job_parse(after, &id) && (job = daemon_job_at(s->daemon, *at)); ) {
+        ++*at;
+        if (job->id.v == id.v) return FL_OK;
+    }
+    return fl_fail(err, FL_NOT_FOUND, "the job '%.40s', behind which the list goes on, is gone; ask for the list again", after);
+}
 
 static fl_status list(service *s, const json_t *args, service_reply *reply, fl_err *err)
 {
-    json_t *jobs = json_array();
+    size_t at, n_bytes = 0;
     stored_job *job;
-    (void)args;
-    (void)err;
-    for (size_t i = 0; (job = daemon_job_at(s->daemon, i)); i++) json_array_append_new(jobs, status_of_job(job, daemon_core(s->daemon), daemon_disk_full(s->daemon), false));
+    fl_status st = find_place(s, service_text(args, "after"), &at, err);
+    if (st != FL_OK) return st;
+    json_t *jobs = json_array();
+    for (; n_bytes < LIST_BYTES && (job = daemon_job_at(s->daemon, at)); at++) {
+        json_t *one = status_of_job(job, daemon_core(s->daemon), daemon_disk_full(s->daemon), false);
+        n_bytes += json_dumpb(one, NULL, 0, JSON_COMPACT);
+        json_array_append_new(jobs, one);
+    }
     json_object_set_new(reply->json, "jobs", jobs);
     json_object_set_new(reply->json, "workers", status_of_workers(daemon_core(s->daemon)));
+    json_object_set_new(reply->json, "more", json_boolean(daemon_job_at(s->daemon, at) != NULL));
     return FL_OK;
 }
 
@@ -319,13 +345,17 @@ static fl_status delete_job(service *s, const json_t *args, service_reply *reply
 
 /* ---- gc ---- */
 
-typedef struct { service *s; service_reply *reply; bool is_dry; json_int_t bytes; } collection;
+typedef struct { service *s; service_reply *reply; bool is_dry; json_int_t bytes, n_unnamed; } collection;
 
 static void list_item(collection *c, const char *path, const char *what, uint64_t bytes)
 {
-    json_t *text = json_string(path);
-    json_array_append_new(json_object_get(c->reply->json, "items"), json_pack("{s:o, s:s, s:I}", "path", text ? text : json_string("?"), "what", what, "bytes", (json_int_t)bytes));
+    json_t *items = json_object_get(c->reply->json, "items"), *text = json_string(path);
     c->bytes += (json_int_t)bytes;
+    if (json_array_size(items) < ITEMS_MAX) json_array_append_new(items, json_pack("{s:o, s:s, s:I}", "path", text ? text : json_string("?"), "what", what, "bytes", (json_int_t)bytes));
+    else {
+        json_decref(text);
+        c->n_unnamed++;
+    }
 }
 
 static fl_status collect(void *context, const gc_item *item, fl_err *err)
@@ -350,7 +380,8 @@ static fl_status collect_old_jobs(collection *c, json_int_t days, fl_err *err)
         if (finished_s + (uint64_t)days * DAY_S > (uint64_t)time(NULL)) continue;
         fl_job_name(job->id, name);
         if (busy) {
-            json_array_append_new(json_object_get(c->reply->json, "busy"), json_pack("{s:s, s:s}", "job", name, "why", busy));
+            json_t *names = json_object_get(c->reply->json, "busy");
+            if (json_array_size(names) < ITEMS_MAX) json_array_append_new(names, json_pack("{s:s, s:s}", "job", name, "why", busy));
             continue;
         }
         if ((st = spool_tree_bytes(job->dir, &bytes, err)) != FL_OK) break;
@@ -380,6 +411,7 @@ static fl_status gc(service *s, const json_t *args, service_reply *reply, fl_err
     st = spool_gc_walk(daemon_spool(s->daemon), named, n, collect, &c, err);
     if (st == FL_OK && days >= 0) st = collect_old_jobs(&c, days, err);
     json_object_set_new(reply->json, "bytes", json_integer(c.bytes));
+    json_object_set_new(reply->json, "unnamed", json_integer(c.n_unnamed));
     json_object_set_new(reply->json, "removing", json_integer((json_int_t)daemon_n_removing(s->daemon)));
     free(named);
     return st;

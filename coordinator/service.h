@@ -4,7 +4,8 @@
  *   submit_piece  {upload, offset} + part -> {offset, limit, rows}                 pieces come in order, several may be under way; without a part it only asks
  *   submit_end    {upload} -> {state: "running", rows} asked again until it is not running; then {job, rows, bad, unknown_fields, renamed, why}     why: what keeps it waiting, ""
  *   submit_abort  {upload} -> {}                                                   what came is thrown away
- *   list          {} -> {jobs: [...], workers: [...]}                              the jobs as status shows them
+ *   list          {after} -> {jobs: [...], workers: [...], more}                   the jobs as status shows them, those behind the job `after` (absent: all), as many as fit;
+ *                                                                                  more: there are others behind the last
  *   status        {job} -> status_json.h
  *   fetch         {job, file: "out" | "errors", offset} -> {size, whole, why, rows, failed, generation} + part, empty at the end
  *                 of a file that still grows (whole: false; why: what it waits for). rows: how many are in both files
@@ -13,7 +14,8 @@
  *   retry         {job, begun} -> {state: "running", begun} asked again with its own begun until it is not running; then {state: "open", again, kept, bad}, or
  *                 {state: "nothing", kept, bad} when no row failed
  *   delete        {job} -> {state: "busy", why} asked again, or {state: "deleted", bytes}
- *   gc            {older_than, dry_run} -> {items: [{path, what, bytes}], bytes, busy: [{job, why}], removing}    older_than: days, -1 = no jobs
+ *   gc            {older_than, dry_run} -> {items: [{path, what, bytes}], unnamed, bytes, busy: [{job, why}], removing}    older_than: days, -1 = no jobs;
+ *                                                                                  unnamed: so many items more, counted in bytes
  * A failure is the status and {error: sentence}; an unknown job is FL_NOT_FOUND and named.
  * Threads  the daemon's. */
 #ifndef COORDINATOR_SERVICE_H

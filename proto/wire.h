@@ -113,10 +113,11 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
     X(U64,  3, number, UINT64_MAX)      /* echoed in the reply */ \
     X(STR,  4, verb, 32)                /* submit_begin, submit_piece, submit_end, list, status, fetch, verify, cancel, ... */ \
     X(STR,  5, args, 1 << 20)           /* JSON object */
+#define WIRE_REPLY_JSON_MAX (4 << 20)
 #define WIRE_REPLY_FIELDS(X)            /* coordinator -> client; 0 or 1 part: a piece of a download */ \
     X(U64,  3, number, UINT64_MAX) \
     X(U64,  4, status, 255)             /* fl_status */ \
-    X(STR,  5, json, 4 << 20)           /* answer, or {"error": sentence} */
+    X(STR,  5, json, WIRE_REPLY_JSON_MAX)       /* answer, or {"error": sentence} */
 
 #define WIRE_TYPES(X) \
     X(1, HELLO, hello) X(2, WELCOME, welcome) X(3, DETOK, detok) X(4, JOB, job) X(5, GRANT, grant) X(6, BEAT, beat) \

@@ -260,6 +260,18 @@ def interrupted(process, *signals, expect, within, word=""):
     check(word in words and took < within, f"{name}: {took:.1f} s, {words!r}")
 
 
+def many_jobs_are_listed(folder):
+    """A list that is longer than a message comes in pieces: asking for it ends no coordinator."""
+    job, large = job_file(folder, 1, 2), "x" * 120000
+    with Service(folder / "spool", n_workers=0) as service:
+        names = [service.call("submit", job, "--set", f'chat_template_kwargs={{"a": "{large}"}}', "--set", f'tools=["{large}"]').stdout.strip() for _ in range(24)]
+        listed = json.loads(service.call("list", "--json").stdout)
+        check([one["job"] for one in listed["jobs"]] == names and len(json.dumps(listed)) > 5 << 20, "not all jobs are listed")
+        check("24 jobs" in service.call("status", expect=2).stderr, "status counts other jobs")
+        check(len(fleet.call([fleet.TOKENFLEET, "list", "--spool", folder / "spool"]).stdout.splitlines()) == 25, "list --spool")
+        check(service.coordinator.poll() is None, "the coordinator has ended")
+
+
 def names_drive_no_terminal(folder):
     """Names of jobs and models, and custom_ids, may hold anything; what is printed is one line of text."""
     job = folder / "a\x1b[31m\nb.jsonl"
@@ -359,4 +371,4 @@ def ctrl_c(folder):
 
 
 if __name__ == "__main__":
-    fleet.main([finished_jobs_hold_no_files, names_drive_no_terminal, retry_after_cancel, retry_of_a_run, gc_removes_what_is_left_over, a_damaged_job_is_named_and_can_go, status_explains, mistakes_are_one_sentence, names_are_too_long, ctrl_c])
+    fleet.main([finished_jobs_hold_no_files, many_jobs_are_listed, names_drive_no_terminal, retry_after_cancel, retry_of_a_run, gc_removes_what_is_left_over, a_damaged_job_is_named_and_can_go, status_explains, mistakes_are_one_sentence, names_are_too_long, ctrl_c])
