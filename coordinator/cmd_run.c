@@ -30,7 +30,7 @@
 
 typedef struct {
     const char *job, *model, *out, *errors, *device, *spool, *duplicates;
-    uint64_t workers, threads, seed, now, max_context, batch, prefill_budget, kv_tokens;
+    uint64_t workers, threads, seed, now, expires, row_queue, row_run, row, max_context, batch, prefill_budget, kv_tokens;
     bool force, restart, as_json, unsafe_spool;
     flag_list set;
 } run_options;
@@ -99,7 +99,8 @@ static fl_status read_settings(run *r, fl_err *err)
     fl_status st = set_fields_json(&o->set, &defaults, err);
     if (st != FL_OK) return st;
     job_settings s = { .name = (char *)(slash ? slash + 1 : o->job), .defaults = defaults, .seed = o->seed, .max_context = (uint32_t)o->max_context,
-                       .now_s = o->now ? (uint32_t)o->now : (uint32_t)time(NULL), .suffix_duplicates = strcmp(o->duplicates, "suffix") == 0 };
+                       .now_s = o->now ? (uint32_t)o->now : (uint32_t)time(NULL), .suffix_duplicates = strcmp(o->duplicates, "suffix") == 0,
+                       .times = { o->expires ? (uint64_t)time(NULL) + o->expires : 0, o->row_queue, o->row_run, o->row } };
     st = job_settings_copy(&r->settings, &s, err);
     free(defaults);
     return st;
@@ -463,6 +464,10 @@ int cmd_run(int argc, char **argv)
         { "--duplicates", FLAG_CHOICE, "error|suffix", "a custom_id that stands twice: the later rows fail, or are named ID#<line> (default error)", &o.duplicates, 0, 0, false },
         { "--max-context", FLAG_NUMBER, "N", "longest prompt + completion (default the model's)", &o.max_context, 1, 1 << 30, false },
         { "--now", FLAG_NUMBER, "SECONDS", "the time chat templates see (default now)", &o.now, 1, UINT32_MAX, false },
+        { "--expires", FLAG_DURATION, "TIME", "rows not finished so long after the first start fail with batch_expired: 90, 15m, 2h, 3d", &o.expires, 1, JOB_TIMES_MAX_S, false },
+        { "--row-queue-limit", FLAG_DURATION, "TIME", "a row that no worker took after so long fails with request_timeout", &o.row_queue, 1, JOB_TIMES_MAX_S, false },
+        { "--row-run-limit", FLAG_DURATION, "TIME", "as does one that a worker holds so long", &o.row_run, 1, JOB_TIMES_MAX_S, false },
+        { "--row-limit", FLAG_DURATION, "TIME", "and one that is not finished so long after the start (of the last run)", &o.row, 1, JOB_TIMES_MAX_S, false },
         { "--spool", FLAG_TEXT, "DIR", "where progress is kept (default OUT.spool)", &o.spool, 0, 0, false },
         { "--force", FLAG_SWITCH, "", "overwrite output files that are not this job's", &o.force, 0, 0, false },
         { "--restart", FLAG_SWITCH, "", "forget what the spool holds and begin anew", &o.restart, 0, 0, false },

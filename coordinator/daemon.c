@@ -496,7 +496,8 @@ fl_status daemon_turn(coord_daemon *d, int timeout_ms, fl_err *err)
     if (st == FL_OK && daemon_now_ms() >= d->tick_ms) {
         event tick = { .type = EVENT_TICK };
         d->tick_ms = daemon_now_ms() + d->beat_ms / 4;
-        st = step(d, &tick, err);
+        st = daemon_expire_jobs(d, err);
+        if (st == FL_OK) st = step(d, &tick, err);
     }
     if (st == FL_OK && d->kept_first && daemon_now_ms() >= d->retry_ms) st = retry_kept(d, err);
     if (st == FL_OK) st = perform_turn(d, err);

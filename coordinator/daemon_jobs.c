@@ -1,9 +1,10 @@
 /* daemon_jobs.c - jobs that run again or go while the daemon serves: what may take long (writing a ledger anew, removing a folder) happens in the background,
- * what decides is one transaction of the journal. */
+ * what decides is one transaction of the journal. And jobs whose time is over. */
 #include "coordinator/daemon_state.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "proto/log.h"
 
 /* ---- removing ---- */
@@ -155,6 +156,22 @@ static fl_status tend_retry(coord_daemon *d, fl_err *err)
     else st = d->retry.fresh ? reopen_job(d, err) : FL_OK;
     d->retry = (retry_work){ 0 };
     return committed == FL_DISK_FULL ? FL_OK : st;
+}
+
+/* ---- expiring ---- */
+
+fl_status daemon_expire_jobs(coord_daemon *d, fl_err *err)
+{
+    uint64_t now_s = (uint64_t)time(NULL);
+    for (size_t i = 0; i < d->n_jobs; i++) {
+        const stored_job *job = d->jobs[i];
+        if (job->state != JOB_OPEN || job->generation > 1 || job->settings.times.expires_s == 0 || now_s < job->settings.times.expires_s) continue;
+        event ev = { .type = EVENT_JOB_CLOSE, .job_id = job->id, .cause = LEDGER_EXPIRED };
+        fl_err closed;
+        fl_status st = daemon_step(d, &ev, &closed);     /* FL_CONFLICT: its closing record is not durable yet */
+        if (st != FL_OK && st != FL_CONFLICT) return fl_fail(err, st, "%s", closed.text);
+    }
+    return FL_OK;
 }
 
 /* ---- both ---- */

@@ -67,7 +67,8 @@ fl_status daemon_add_to_core(coord_daemon *d, stored_job *job, fl_err *err)
     coord_job as = { .id = job->id, .seed = job->settings.seed, .max_context = job->settings.max_context, .now_s = job->settings.now_s,
                      .defaults = wire_text(job->settings.defaults), .model = wire_text(job->settings.model), .is_pinned = job->is_pinned,
                      .has_detok = job->has_detok, .fingerprint = wire_text(job->fingerprint), .numerics = wire_text(job->numerics),
-                     .n_vocab = job->n_vocab, .n_tokens = job->counts.tokens };
+                     .n_vocab = job->n_vocab, .n_tokens = job->counts.tokens,
+                     .limits = { job->settings.times.row_queue_s * 1000, job->settings.times.row_run_s * 1000, job->settings.times.row_s * 1000 } };
     event ev = { .type = EVENT_JOB_ADD, .job = &as, .rows = &job->table };
     return daemon_step(d, &ev, err);
 }
@@ -154,6 +155,7 @@ static fl_status replay_spool(coord_daemon *d, fl_err *err)
     if (st == FL_OK) st = journal_leases(d->journal, restore_lease, &leases, err);
     if (st == FL_OK) st = mend_journal(d, &leases, err);
     if (st == FL_OK) st = bury_workers(d, &leases, err);
+    if (st == FL_OK) st = daemon_expire_jobs(d, err);    /* before anybody is given its rows */
     free(leases.gone);
     free(leases.workers);
     return st;

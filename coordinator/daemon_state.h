@@ -75,6 +75,7 @@ void      daemon_end_outputs(coord_daemon *d);                                  
 
 /* daemon_jobs.c */
 fl_status daemon_tend_jobs(coord_daemon *d, fl_err *err);                /* takes notice of work in the background that ended */
+fl_status daemon_expire_jobs(coord_daemon *d, fl_err *err);              /* closes those whose time is over */
 bool      daemon_has_jobs_work(const coord_daemon *d);                   /* something of it is under way */
 void      daemon_end_jobs(coord_daemon *d);                              /* at the daemon's end: waits for it */
 fl_status daemon_add_to_core(coord_daemon *d, stored_job *job, fl_err *err);

@@ -64,6 +64,27 @@ static int parse_number(const char *value, uint64_t *out)
     return 1;
 }
 
+/* "90", "90s", "15m", "2h" or "3d" in seconds. */
+static int parse_duration(const char *value, uint64_t *out)
+{
+    static const struct { char unit; uint64_t seconds; } units[] = { { 's', 1 }, { 'm', 60 }, { 'h', 3600 }, { 'd', 86400 } };
+    char digits[24];
+    size_t n = strlen(value);
+    uint64_t factor = 1, number;
+    for (size_t i = 0; n > 0 && i < sizeof units / sizeof *units; i++) {
+        if (value[n - 1] != units[i].unit) continue;
+        factor = units[i].seconds;
+        n--;
+        break;
+    }
+    if (n >= sizeof digits) return 0;
+    memcpy(digits, value, n);
+    digits[n] = '\0';
+    if (!parse_number(digits, &number) || number > UINT64_MAX / factor) return 0;
+    *out = number * factor;
+    return 1;
+}
+
 static int store_value(const char *command, const flag *f, const char *value)
 {
     switch (f->kind) {
@@ -81,6 +102,14 @@ static int store_value(const char *command, const flag *f, const char *value)
             return flags_end(ENDED_USAGE, command, "%s takes a whole number from %" PRIu64 " to %" PRIu64 ", not '%s'", f->name, f->min, f->max, value);
         }
         *(uint64_t *)f->out = number;
+        return -1;
+    }
+    case FLAG_DURATION: {
+        uint64_t seconds = 0;
+        if (!parse_duration(value, &seconds) || seconds < f->min || seconds > f->max) {
+            return flags_end(ENDED_USAGE, command, "%s takes a time from %" PRIu64 " to %" PRIu64 " seconds, as in 90, 15m, 2h or 3d, not '%s'", f->name, f->min, f->max, value);
+        }
+        *(uint64_t *)f->out = seconds;
         return -1;
     }
     case FLAG_LIST: {

@@ -16,15 +16,15 @@ enum { ENDED_WELL = 0, ENDED_ROWS_FAILED = 1, ENDED_USAGE = 2, ENDED_ENVIRONMENT
 
 typedef struct { const char *v[FLAGS_LIST_MAX]; int n; } flag_list;
 
-typedef enum { FLAG_TEXT, FLAG_CHOICE, FLAG_NUMBER, FLAG_SWITCH, FLAG_LIST } flag_kind;
+typedef enum { FLAG_TEXT, FLAG_CHOICE, FLAG_NUMBER, FLAG_SWITCH, FLAG_LIST, FLAG_DURATION } flag_kind;
 
 typedef struct {
     const char *name;            /* "--out" */
     flag_kind kind;
     const char *value;           /* what the help calls the value; CHOICE: the values themselves, "auto|cpu|cuda" */
     const char *help;
-    void *out;                   /* TEXT, CHOICE: const char **. NUMBER: uint64_t *. SWITCH: bool *. LIST: flag_list * */
-    uint64_t min, max;           /* NUMBER: the domain, both included */
+    void *out;                   /* TEXT, CHOICE: const char **. NUMBER, DURATION (seconds): uint64_t *. SWITCH: bool *. LIST: flag_list * */
+    uint64_t min, max;           /* NUMBER, DURATION: the domain, both included */
     bool required;
 } flag;
 

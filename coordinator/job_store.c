@@ -67,9 +67,11 @@ static fl_status settings_to_json(const job_settings *s, uint64_t n_rows, char *
 {
     char seed[24];
     snprintf(seed, sizeof seed, "%" PRIu64, s->seed);    /* jansson's integers end at 2^63 */
-    json_t *json = json_pack("{s:i, s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:s}", "version", 1, "content", s->content, "rows", (json_int_t)n_rows,
+    json_t *json = json_pack("{s:i, s:s, s:I, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I}", "version", 1, "content", s->content, "rows", (json_int_t)n_rows,
                              "name", s->name, "seed", seed, "created", (json_int_t)s->created_s, "max_context", (json_int_t)s->max_context,
-                             "now", (json_int_t)s->now_s, "model", s->model, "defaults", s->defaults, "duplicates", s->suffix_duplicates ? "suffix" : "error");
+                             "now", (json_int_t)s->now_s, "model", s->model, "defaults", s->defaults, "duplicates", s->suffix_duplicates ? "suffix" : "error",
+                             "expires", (json_int_t)s->times.expires_s, "row_queue_limit", (json_int_t)s->times.row_queue_s, "row_run_limit", (json_int_t)s->times.row_run_s,
+                             "row_limit", (json_int_t)s->times.row_s);
     *out = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     return *out ? FL_OK : fl_fail(err, FL_INVALID, "the job's settings are no text in UTF-8: its name or the model's name");
@@ -79,13 +81,14 @@ fl_status job_settings_parse(job_settings *out, const void *data, size_t n_bytes
 {
     json_t *json = NULL;
     const char *name = NULL, *seed = NULL, *model = NULL, *defaults = NULL, *content = NULL, *duplicates = "error";
-    json_int_t created = 0, max_context = 0, now = 0;
+    json_int_t created = 0, max_context = 0, now = 0, times[4] = { 0 };
     int version = 0;
     fl_status st = fl_json_load(&json, "the job's first record", data, n_bytes, 0, err);
     char *end = NULL;
     if (st != FL_OK) goto done;
-    if (json_unpack(json, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s?s}", "version", &version, "content", &content, "name", &name, "seed", &seed,
-                             "created", &created, "max_context", &max_context, "now", &now, "model", &model, "defaults", &defaults, "duplicates", &duplicates) != 0) {
+    if (json_unpack(json, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s?s, s?I, s?I, s?I, s?I}", "version", &version, "content", &content, "name", &name, "seed", &seed,
+                             "created", &created, "max_context", &max_context, "now", &now, "model", &model, "defaults", &defaults, "duplicates", &duplicates,
+                             "expires", &times[0], "row_queue_limit", &times[1], "row_run_limit", &times[2], "row_limit", &times[3]) != 0) {
         st = fl_fail(err, FL_CORRUPT, "the job's first record does not hold its settings");
         goto done;
     }
@@ -93,11 +96,14 @@ fl_status job_settings_parse(job_settings *out, const void *data, size_t n_bytes
     errno = 0;
     unsigned long long number = strtoull(seed, &end, 10);
     if (errno || !*seed || *end || strlen(content) != JOB_STORE_HASH_BYTES - 1 || created < 0 || max_context < 0 || max_context > UINT32_MAX || now < 0 ||
-        now > UINT32_MAX || (strcmp(duplicates, "error") != 0 && strcmp(duplicates, "suffix") != 0)) {
+        now > UINT32_MAX || times[0] < 0 || times[1] < 0 || times[2] < 0 || times[3] < 0 ||
+        (strcmp(duplicates, "error") != 0 && strcmp(duplicates, "suffix") != 0)) {
         st = fl_fail(err, FL_CORRUPT, "the job's first record holds a setting outside its domain");
         goto done;
     }
-    job_settings s = { (char *)name, (char *)model, (char *)defaults, number, (uint64_t)created, (uint32_t)max_context, (uint32_t)now, strcmp(duplicates, "suffix") == 0, "" };
+    job_settings s = { .name = (char *)name, .model = (char *)model, .defaults = (char *)defaults, .seed = number, .created_s = (uint64_t)created, .max_context = (uint32_t)max_context,
+                       .now_s = (uint32_t)now, .times = { (uint64_t)times[0], (uint64_t)times[1], (uint64_t)times[2], (uint64_t)times[3] },
+                       .suffix_duplicates = strcmp(duplicates, "suffix") == 0 };
     memcpy(s.content, content, JOB_STORE_HASH_BYTES);
     st = job_settings_copy(out, &s, err);
 done:

@@ -18,6 +18,13 @@
 #define JOB_STORE_SUMMARY "summary.json"
 #define JOB_STORE_HASH_BYTES (2 * ROWS_HASH_BYTES + 1)
 
+/* How long the job and its rows may take, in seconds; 0 = any time. No part of what the job is: it changes which rows are finished, never the bytes of those that are. */
+typedef struct {
+    uint64_t expires_s;                  /* of the wall clock: what is not finished then gets batch_expired. Holds until the job's first end: a retry has all the time */
+    uint64_t row_queue_s, row_run_s, row_s;      /* row_limits of coord.h */
+} job_times;
+#define JOB_TIMES_MAX_S ((uint64_t)100 * 366 * 86400)
+
 /* Everything that the job's bytes depend on, beside the rows and the model: the first record of its ledger. */
 typedef struct {
     char *name;                          /* owned; the file as submitted, for people; not part of what the job is */
@@ -25,6 +32,7 @@ typedef struct {
     char *defaults;                      /* owned; --set as one JSON object, "" = none */
     uint64_t seed, created_s;
     uint32_t max_context, now_s;
+    job_times times;
     bool suffix_duplicates;              /* --duplicates suffix: later rows of a custom_id get names of their own (ingest.h); absent in ledgers of before: error */
     char content[JOB_STORE_HASH_BYTES];  /* hash of the job's bytes, hex */
 } job_settings;

@@ -278,6 +278,13 @@ static fl_status cancel(service *s, const json_t *args, service_reply *reply, fl
 {
     stored_job *job = NULL;
     fl_status st = find_job(s, args, &job, err);
+    if (st == FL_NOT_FOUND) {                            /* perhaps it is still on its way in */
+        fl_err unknown;
+        json_t *upload = json_pack("{s:s}", "upload", service_text(args, "job"));
+        bool was_coming = upload && service_submit_abort(s->submit, upload, &unknown) == FL_OK;
+        json_decref(upload);
+        if (was_coming) return FL_OK;
+    }
     if (st != FL_OK) return st;
     if (job->state != JOB_OPEN) return fl_fail(err, FL_CONFLICT, "%s is %s already", service_text(args, "job"), job_state_name(job->state));
     event ev = { .type = EVENT_JOB_CLOSE, .job_id = job->id, .cause = LEDGER_CANCELLED };

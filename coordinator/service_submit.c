@@ -35,6 +35,20 @@ void service_submit_close(service_submit *s)
     free(s);
 }
 
+/* Seconds the client allows; the time left becomes a time of our clock. */
+static fl_status parse_times(const json_t *args, job_times *out, fl_err *err)
+{
+    static const char *const names[] = { "expires_in", "row_queue_limit", "row_run_limit", "row_limit" };
+    uint64_t seconds[4];
+    for (int i = 0; i < 4; i++) {
+        json_int_t value = json_integer_value(json_object_get(args, names[i]));
+        if (value < 0 || (uint64_t)value > JOB_TIMES_MAX_S) return fl_fail(err, FL_INVALID, "%s is outside 0 to %" PRIu64 " seconds", names[i], JOB_TIMES_MAX_S);
+        seconds[i] = (uint64_t)value;
+    }
+    *out = (job_times){ seconds[0] ? (uint64_t)time(NULL) + seconds[0] : 0, seconds[1], seconds[2], seconds[3] };
+    return FL_OK;
+}
+
 static fl_status parse_settings(const json_t *args, job_settings *out, fl_err *err)
 {
     const char *seed = service_text(args, "seed");
@@ -50,6 +64,8 @@ static fl_status parse_settings(const json_t *args, job_settings *out, fl_err *e
     *out = (job_settings){ .name = (char *)service_text(args, "name"), .model = (char *)service_text(args, "model"), .defaults = (char *)service_text(args, "defaults"),
                            .seed = number, .max_context = (uint32_t)context, .now_s = now ? (uint32_t)now : (uint32_t)time(NULL), .suffix_duplicates = suffix };
     fl_row_fault fault;
+    fl_status st = parse_times(args, &out->times, err);
+    if (st != FL_OK) return st;
     if (out->defaults[0] && fl_row_defaults_check(out->defaults, &fault) != ROW_OK) return fl_fail(err, FL_INVALID, "the settings of the job: %s", fault.text);
     return FL_OK;
 }

@@ -26,8 +26,11 @@ static json_t *settings_of(const stored_job *job)
 {
     char seed[24];
     snprintf(seed, sizeof seed, "%" PRIu64, job->settings.seed);
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s}", "seed", seed, "set", job->settings.defaults, "max_context", (json_int_t)job->settings.max_context,
-                     "now", (json_int_t)job->settings.now_s, "model", job->settings.model, "content", job->settings.content);
+    const job_times *t = &job->settings.times;
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:s, s:I, s:I, s:I, s:I}", "seed", seed, "set", job->settings.defaults, "max_context", (json_int_t)job->settings.max_context,
+                     "now", (json_int_t)job->settings.now_s, "model", job->settings.model, "content", job->settings.content,
+                     "expires", (json_int_t)(job->generation > 1 ? 0 : t->expires_s), "row_queue_limit", (json_int_t)t->row_queue_s, "row_run_limit", (json_int_t)t->row_run_s,
+                     "row_limit", (json_int_t)t->row_s);
 }
 
 static json_t *events_of(const coord_job_status *live)
@@ -41,6 +44,9 @@ static json_t *events_of(const coord_job_status *live)
     json_object_set_new(events, "duplicates", number(live->duplicates));
     json_object_set_new(events, "stale", number(live->stale));
     json_object_set_new(events, "refused", number(live->refused));
+    json_object_set_new(events, "timeouts", number(live->timeouts));
+    json_object_set_new(events, "samples_copied", number(live->samples_copied));
+    json_object_set_new(events, "duplicate_tokens", number(live->duplicate_tokens));
     return events;
 }
 
@@ -57,6 +63,25 @@ static json_t *rate_of(const coord_job_status *live)
     json_t *rate = json_pack("{s:f, s:f}", "rows_per_s", live->rows_per_s, "tokens_per_s", live->tokens_per_s);
     json_object_set_new(rate, "seconds_left", live->left_s < 0 ? json_null() : json_integer((json_int_t)live->left_s));
     return rate;
+}
+
+/* The end of the job: nothing waits any more, all that is left is with workers. */
+static json_t *tail_of(const coord_job_status *live)
+{
+    return json_pack("{s:I, s:I, s:I}", "rows", (json_int_t)live->rows_tail, "samples_twice", (json_int_t)live->samples_twice, "oldest_lease_ms", (json_int_t)live->oldest_lease_ms);
+}
+
+/* Engines that ended under rows of this job, as far as the coordinator remembers. */
+static json_t *ends_of(const stored_job *job, const coord *core)
+{
+    json_t *list = json_array();
+    coord_end e;
+    for (size_t i = 0; core && coord_job_end(core, job->id, i, &e); i++) {
+        json_t *words = json_string(e.last_words), *place = json_string(e.place);
+        json_array_append_new(list, json_pack("{s:I, s:b, s:I, s:o, s:o}", "row", (json_int_t)e.row.v, "alone", e.was_alone, "crashes", (json_int_t)e.n_crashes,
+                                              "worker", place ? place : json_string("?"), "last_words", words ? words : json_string("?")));
+    }
+    return list;
 }
 
 /* Rows that a cancel or the expiry left have no record of their own: they are what the codes do not count. */
@@ -99,6 +124,8 @@ json_t *status_of_job(stored_job *job, const coord *core, const char *held_up, b
         json_object_set_new(out, "pin", json_pack("{s:s, s:s, s:s}", "model", job->pin_model, "fingerprint", job->fingerprint, "numerics", job->numerics));
     }
     if (is_live) json_object_set_new(out, "events", events_of(&live));
+    if (is_live) json_object_set_new(out, "tail", tail_of(&live));
+    if (details) json_object_set_new(out, "engine_ends", ends_of(job, core));
     json_object_set_new(out, "outputs", json_boolean(job->state != JOB_OPEN && !job->outputs_due));
     if (details) json_object_set_new(out, "failures", failures_of(job));
     return out;

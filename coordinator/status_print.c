@@ -10,6 +10,7 @@
 
 #define LABEL_COLUMNS 11
 #define WIDTH_MIN 40
+#define ENDS_SHOWN 5
 #define WORKERS_SHOWN 12                                 /* on a terminal; a file gets them all */
 
 typedef struct { FILE *file; int width; } screen;
@@ -119,6 +120,32 @@ static void show_failures(const screen *s, const json_t *failures)
     }
 }
 
+/* How the job ends: what is left is with workers, some of it twice. */
+static void show_tail(const screen *s, const json_t *job)
+{
+    const json_t *tail = json_object_get(job, "tail"), *events = json_object_get(job, "events");
+    char age[24], twice[60] = "", cost[160] = "";
+    if (number_of(tail, "samples_twice")) snprintf(twice, sizeof twice, ", %lld samples with two workers", number_of(tail, "samples_twice"));
+    if (number_of(events, "samples_copied"))
+        snprintf(cost, sizeof cost, "%lld samples copied for idle workers, %lld tokens came too late", number_of(events, "samples_copied"), number_of(events, "duplicate_tokens"));
+    progress_duration(age, sizeof age, number_of(tail, "oldest_lease_ms") / 1000);
+    if (number_of(tail, "rows")) show(s, "tail", "the last %lld rows are with workers, the longest for %s%s%s%s", number_of(tail, "rows"), age, twice, cost[0] ? "; " : "", cost);
+    else if (cost[0]) show(s, "copies", "%s", cost);
+}
+
+static void show_ends(const screen *s, const json_t *ends)
+{
+    size_t i, n = json_array_size(ends);
+    json_t *e;
+    json_array_foreach((json_t *)ends, i, e) {
+        if (i == ENDS_SHOWN) {
+            show(s, "", "and %zu more; --json lists them all", n - i);
+            break;
+        }
+        show(s, i ? "" : "crashes", "row %lld%s on %s: %s", number_of(e, "row"), json_is_true(json_object_get(e, "alone")) ? " alone" : " among others", text_of(e, "worker"), text_of(e, "last_words"));
+    }
+}
+
 static void show_workers(const screen *s, const json_t *workers)
 {
     size_t i, n = json_array_size(workers);
@@ -135,13 +162,25 @@ static void show_workers(const screen *s, const json_t *workers)
     if (n == 0) show(s, "workers", "none");
 }
 
-static void show_settings(const screen *s, const json_t *job)
+static void show_settings(const screen *s, const json_t *job, uint64_t now_s)
 {
     const json_t *settings = json_object_get(job, "settings"), *pin = json_object_get(job, "pin");
-    char context[48] = "";
+    char context[48] = "", times[160] = "", left[24];
     if (number_of(settings, "max_context")) snprintf(context, sizeof context, ", max context %lld", number_of(settings, "max_context"));
-    show(s, "settings", "seed %s%s%s%s%s%s", text_of(settings, "seed"), text_of(settings, "set")[0] ? ", set " : "", text_of(settings, "set"), context,
-         text_of(settings, "model")[0] ? ", model " : "", text_of(settings, "model"));
+    size_t used = 0;
+    static const struct { const char *key, *words; } limits[] = { { "row_queue_limit", "rows wait at most" }, { "row_run_limit", "run at most" }, { "row_limit", "take at most" } };
+    if (number_of(settings, "expires")) {
+        int64_t seconds = (int64_t)number_of(settings, "expires") - (int64_t)now_s;
+        progress_duration(left, sizeof left, seconds > 0 ? seconds : -seconds);
+        used = (size_t)snprintf(times, sizeof times, seconds > 0 ? ", expires in %s" : ", expired %s ago", left);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        if (!number_of(settings, limits[i].key)) continue;
+        progress_duration(left, sizeof left, number_of(settings, limits[i].key));
+        used += (size_t)snprintf(times + used, sizeof times - used, ", %s %s", limits[i].words, left);
+    }
+    show(s, "settings", "seed %s%s%s%s%s%s%s", text_of(settings, "seed"), text_of(settings, "set")[0] ? ", set " : "", text_of(settings, "set"), context,
+         text_of(settings, "model")[0] ? ", model " : "", text_of(settings, "model"), times);
     if (pin) show(s, "model", "%s  %s  %s", text_of(pin, "model"), text_of(pin, "fingerprint"), text_of(pin, "numerics"));
 }
 
@@ -154,9 +193,11 @@ void status_print_job(FILE *file, int width, uint64_t now_s, const json_t *job, 
     show(&s, "job", "%s  %s, submitted %s ago", text_of(job, "job"), text_of(job, "name"), age);
     show_state(&s, job);
     show_rows(&s, job);
+    show_tail(&s, job);
     show_failures(&s, json_object_get(job, "failures"));
+    show_ends(&s, json_object_get(job, "engine_ends"));
     if (workers) show_workers(&s, workers);
-    show_settings(&s, job);
+    show_settings(&s, job, now_s);
     if (events) {
         show(&s, "events", "%lld leases granted, %lld lost, %lld handed back; rows begun again %lld, crashes %lld", number_of(events, "leases_granted"), number_of(events, "leases_lost"),
              number_of(events, "handbacks"), number_of(events, "retries"), number_of(events, "crashes"));

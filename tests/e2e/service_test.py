@@ -123,6 +123,37 @@ def cancelled(folder):
     return f"{len(answers)} finished, {len(errors)} cancelled"
 
 
+def times(folder):
+    """--expires ends a job also when nobody was there; retry has no deadline; a row's limit fails the row only."""
+    job = job_file(folder, 30, 4)
+    with Service(folder / "spool", n_workers=0) as service:
+        late = service.call("submit", job, "--expires", "2s").stdout.strip()
+        service.coordinator.kill()
+        service.coordinator.wait()
+        slow = time.monotonic() + 2.2
+        time.sleep(slow - time.monotonic())
+        service.start_coordinator()
+        check(json.loads(service.call("status", late, "--json").stdout)["state"] == "expired", "a job that expired while nobody was there is open after the restart")
+        service.call("watch", late, expect=1)
+        service.call("fetch", late, "--out", folder / "late.jsonl", expect=1)
+        errors = fleet.lines(folder / "late.jsonl.errors.jsonl")
+        check(len(errors) == 30 and {e["error"]["code"] for e in errors} == {"batch_expired"}, f"{len(errors)} errors, the first {errors[:1]}")
+        limited = service.call("submit", job, "--row-queue-limit", "1").stdout.strip()
+        service.call("watch", limited, expect=1)
+        service.call("fetch", limited, "--out", folder / "limited.jsonl", expect=1)
+        errors = fleet.lines(folder / "limited.jsonl.errors.jsonl")
+        check({(e["error"]["code"], e["error"]["message"]) for e in errors} == {("request_timeout", "no worker took the row within 1 s")}, f"{errors[:1]}")
+        service.start_worker()
+        again = service.call("submit", job, "--expires", "1h", "--row-limit", "1h").stdout.strip()
+        service.call("watch", again)
+        check("expires in" in service.call("status", again).stdout, "status does not show the deadline")
+        service.call("retry", late)
+        service.call("watch", late)
+        for name in (late, again):
+            service.call("fetch", name, "--out", folder / f"{name}.jsonl")
+        check(fleet.both(folder / f"{late}.jsonl") == fleet.both(folder / f"{again}.jsonl"), "a deadline changed the bytes of rows that finished")
+
+
 def no_service(folder):
     done = fleet.call([fleet.TOKENFLEET, "list", "--to", f"tcp://127.0.0.1:{free_port()}"], expect=3, timeout=60)
     check("127.0.0.1" in done.stderr, done.stderr)
@@ -195,4 +226,4 @@ def ipc_path_in_use(folder):
 
 
 if __name__ == "__main__":
-    fleet.main([whole_life, restarts, cancelled, no_service, ended_before_the_answer, foreign_bytes, ipc_path_in_use])
+    fleet.main([whole_life, restarts, cancelled, times, no_service, ended_before_the_answer, foreign_bytes, ipc_path_in_use])

@@ -6,7 +6,7 @@
 
 #include "coordinator/flags.h"
 
-typedef struct { const char *out, *device; uint64_t workers; bool force; flag_list set; const char *operands[FLAGS_OPERANDS_MAX]; int n_operands; } parsed;
+typedef struct { const char *out, *device; uint64_t workers, expires; bool force; flag_list set; const char *operands[FLAGS_OPERANDS_MAX]; int n_operands; } parsed;
 
 static int parse(parsed *p, int argc, const char **argv)
 {
@@ -16,10 +16,11 @@ static int parse(parsed *p, int argc, const char **argv)
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "what", &p->device, 0, 0, false },
         { "--workers", FLAG_NUMBER, "N", "how many", &p->workers, 1, 256, false },
         { "--force", FLAG_SWITCH, "", "yes", &p->force, 0, 0, false },
+        { "--expires", FLAG_DURATION, "TIME", "when", &p->expires, 1, 864000, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "fields", &p->set, 0, 0, false },
     };
     const flag_command command = { "try", "JOB", "Try.", "tokenfleet try job", 1, 1 };
-    return flags_parse(&command, table, 5, argc, (char **)argv, p->operands, &p->n_operands);
+    return flags_parse(&command, table, 6, argc, (char **)argv, p->operands, &p->n_operands);
 }
 #define PARSE(p, ...) parse(p, (int)(sizeof (const char *[]){ __VA_ARGS__ } / sizeof(char *)), (const char *[]){ __VA_ARGS__ })
 
@@ -35,6 +36,19 @@ static void values_come_behind_a_space_or_an_equals_sign(void **unused)
     assert_true(p.force);
     assert_int_equal(p.set.n, 2);
     assert_string_equal(p.set.v[1], "y=2");
+}
+
+static void a_duration_is_seconds_or_has_a_unit(void **unused)
+{
+    (void)unused;
+    parsed p;
+    static const struct { const char *text; uint64_t seconds; } good[] = { { "90", 90 }, { "1s", 1 }, { "15m", 900 }, { "2h", 7200 }, { "10d", 864000 } };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_int_equal(PARSE(&p, "job", "--expires", good[i].text), -1);
+        assert_int_equal(p.expires, good[i].seconds);
+    }
+    static const char *const bad[] = { "0", "11d", "m", "1.5h", "-1", "1h30m", "1 h", "2w", "99999999999999999999d", "18446744073709551615d" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(PARSE(&p, "job", "--expires", bad[i]), ENDED_USAGE);
 }
 
 static void operands_may_look_like_flags_behind_two_dashes(void **unused)
@@ -81,6 +95,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_come_behind_a_space_or_an_equals_sign),
+        cmocka_unit_test(a_duration_is_seconds_or_has_a_unit),
         cmocka_unit_test(operands_may_look_like_flags_behind_two_dashes),
         cmocka_unit_test(mistakes_are_usage_errors),
         cmocka_unit_test(help_ends_well_whatever_else_is_missing),
