@@ -246,9 +246,12 @@ fl_status job_store_open(stored_job **out, const spool *s, const journal_job *na
     job->created_s = named->created_s;
     if ((st = rows_open(&job->rows, job->dir, &why)) != FL_OK) goto done;
     if ((st = job_store_table(&job->table, job->rows, &why)) != FL_OK) goto done;
-    st = for_writing ? ledger_open(&job->ledger, job->ledger_dir, replay, job, &why) : ledger_scan(job->ledger_dir, replay, job, &why);
+    uint64_t finished_s;
+    bool is_closed = false, is_finished = named->state != JOB_OPEN && job_store_finished(job->dir, &finished_s);     /* its ledger was synced before: a start with many such jobs must not wait for the disk */
+    st = for_writing && !is_finished ? ledger_open(&job->ledger, job->ledger_dir, replay, job, &why) : ledger_scan_to_end(job->ledger_dir, replay, job, &job->end, &is_closed, &why);
     if (st != FL_OK) goto done;
-    if (named->state != JOB_OPEN && for_writing && !ledger_is_closed(job->ledger)) {
+    if (job->ledger) is_closed = ledger_is_closed(job->ledger);
+    if (named->state != JOB_OPEN && for_writing && !is_closed) {
         st = fl_fail(&why, FL_CORRUPT, "the journal says it is %s, but the end of its ledger is missing; put the spool back from a copy, or begin anew (`run --restart`)", job_state_name(named->state));
         goto done;
     }
@@ -256,7 +259,6 @@ fl_status job_store_open(stored_job **out, const spool *s, const journal_job *na
     job->counts.completed = row_table_n_completed(job->table);
     job->counts.failed = row_table_n_failed(job->table);
     if (job->state != JOB_COMPLETED && job->state != JOB_OPEN) job->counts.failed = job->counts.rows - job->counts.completed;
-    uint64_t finished_s;
     job->outputs_due = job->state != JOB_OPEN && !job_store_finished(job->dir, &finished_s);
     *out = job;
     job = NULL;

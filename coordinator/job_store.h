@@ -82,8 +82,8 @@ fl_status job_draft_push(job_draft *draft, const void *data, size_t n_bytes, fl_
 fl_status job_draft_end(job_draft *draft, stored_job **out, ingest_report *report, fl_err *err);     /* then close the draft */
 void      job_draft_close(job_draft *draft);             /* accepts NULL; removes what was not ended */
 
-/* Read back the job that the journal names: lines, ledger, row table. for_writing: the ledger is cut to its last good marker and stands open; else nothing
- * is changed. */
+/* Read back the job that the journal names: lines, ledger, row table. for_writing: the ledger is cut to its last good marker and stands open, unless the job
+ * is finished; else nothing is changed. */
 fl_status job_store_open(stored_job **out, const spool *s, const journal_job *named, bool for_writing, fl_err *err);
 void      job_store_close(stored_job *job);              /* accepts NULL */
 

@@ -252,7 +252,7 @@ done:
     return st;
 }
 
-fl_status ledger_scan(const char *dir, ledger_visit visit, void *context, fl_err *err)
+fl_status ledger_scan_to_end(const char *dir, ledger_visit visit, void *context, ledger_place *end, bool *is_closed, fl_err *err)
 {
     int dir_fd;
     uint32_t n_segments;
@@ -263,5 +263,15 @@ fl_status ledger_scan(const char *dir, ledger_visit visit, void *context, fl_err
     if (st != FL_OK) return st;
     st = walk_all(dir_fd, dir, n_segments, &cursor, visit, context, &last_marked, &older_bytes, err);
     close(dir_fd);
-    return st;
+    if (st != FL_OK) return st;
+    *end = (ledger_place){ n_segments, last_marked };
+    *is_closed = cursor.is_closed;
+    return FL_OK;
+}
+
+fl_status ledger_scan(const char *dir, ledger_visit visit, void *context, fl_err *err)
+{
+    ledger_place end;
+    bool is_closed;
+    return ledger_scan_to_end(dir, visit, context, &end, &is_closed, err);
 }

@@ -82,4 +82,7 @@ ledger_place ledger_marked(const ledger *l);             /* the end of the last 
 /* Walk the committed records without changing anything; FL_CORRUPT and FL_NOT_FOUND as ledger_open. */
 fl_status ledger_scan(const char *dir, ledger_visit visit, void *context, fl_err *err);
 
+/* The same, and what ledger_marked and ledger_is_closed would say. */
+fl_status ledger_scan_to_end(const char *dir, ledger_visit visit, void *context, ledger_place *end, bool *is_closed, fl_err *err);
+
 #endif

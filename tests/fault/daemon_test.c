@@ -24,6 +24,7 @@
 static bool disk_is_full;
 static int syncs_left = -1;                              /* the process ends at the sync that finds 0; -1: never */
 static bool dies_after_sync;
+static int n_ledger_syncs;                               /* so far */
 
 ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 {
@@ -36,6 +37,9 @@ ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 
 int fdatasync(int fd)
 {
+    char link[40], path[300] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof path - 1) > 0) n_ledger_syncs += strstr(path, "/ledger/") != NULL;
     bool dies = syncs_left >= 0 && syncs_left-- == 0;
     if (dies && !dies_after_sync) _exit(DIED);
     int result = (int)syscall(SYS_fdatasync, fd);
@@ -309,6 +313,29 @@ static void a_job_is_served_to_its_end_and_every_result_is_answered(void **unuse
     daemon_close(d);
 }
 
+/* A spool may have more finished jobs than a process descriptors, and a start must not wait for the disk for each of them. */
+static void a_finished_job_costs_a_start_no_sync_and_holds_no_file(void **unused)
+{
+    (void)unused;
+    char *out = run_once();
+    n_ledger_syncs = 0;
+    coord_daemon *d = start_daemon();
+    stored_job *job = daemon_job_at(d, 0);
+    assert_int_equal(n_ledger_syncs, 0);
+    assert_int_equal(job->state, JOB_COMPLETED);
+    assert_null(job->rows);
+    assert_null(job->ledger);
+    assert_true(job_store_failures(job)->n_examples > 0);
+    job->outputs_due = true;                             /* as `run` does, which writes them again */
+    while (job->outputs_due) turn(d);
+    char *again = output_of(d, job, false);
+    assert_string_equal(again, out);
+    assert_sound(d, job);
+    free(again);
+    free(out);
+    daemon_close(d);
+}
+
 /* Each death is a process that ends at its n-th sync, before or after it, wherever in the three phases that is. */
 static void a_daemon_killed_at_any_sync_gives_the_same_bytes_when_started_again(void **unused)
 {
@@ -502,6 +529,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_job_is_served_to_its_end_and_every_result_is_answered, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_finished_job_costs_a_start_no_sync_and_holds_no_file, setup, teardown),
         cmocka_unit_test_setup_teardown(a_daemon_killed_at_any_sync_gives_the_same_bytes_when_started_again, setup, teardown),
         cmocka_unit_test_setup_teardown(a_full_disk_answers_nothing_and_goes_on_when_there_is_room, setup, teardown),
         cmocka_unit_test_setup_teardown(a_daemon_that_ends_on_a_full_disk_loses_nothing_that_was_answered, setup, teardown),
