@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sqlite3.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -107,14 +108,43 @@ static fl_status make_private(const char *path, fl_err *err)
     return FL_OK;
 }
 
+/* May this process make the files that SQLite keeps beside a journal in WAL mode? Where it may not and nobody left a WAL, the file alone is all there is to read. */
+static bool is_alone(const char *path)
+{
+    struct stat wal;
+    char *dir = strdup(path), *slash = dir ? strrchr(dir, '/') : NULL, *wal_path = NULL;
+    if (slash) *slash = '\0';
+    bool may_write = !dir || access(slash ? dir : ".", W_OK) == 0;
+    bool has_wal = may_write || asprintf(&wal_path, "%s-wal", path) < 0 || (stat(wal_path, &wal) == 0 ? wal.st_size > 0 : errno != ENOENT);
+    free(dir);
+    free(wal_path);
+    return !may_write && !has_wal;
+}
+
+/* The file as a URI that says that nobody changes it; malloc'ed. */
+static char *immutable_uri(const char *path)
+{
+    char *uri = malloc(5 + 3 * strlen(path) + sizeof "?immutable=1"), *at = uri;
+    if (!uri) return NULL;
+    at += sprintf(at, "file:");
+    for (; *path; path++) at += strchr("%?#", *path) ? sprintf(at, "%%%02X", (unsigned)*path) : sprintf(at, "%c", *path);
+    strcpy(at, "?immutable=1");
+    return uri;
+}
+
 static fl_status open_file(journal **out, const char *path, bool read_only, fl_err *err)
 {
     fl_status st = FL_OK;
+    char *uri = NULL;
     journal *j = calloc(1, sizeof *j);
     if (!j || !(j->path = strdup(path))) { free(j); return fl_fail(err, FL_FULL, "journal: no memory"); }
     if (!read_only && (st = make_private(path, err)) != FL_OK) goto done;
     int flags = read_only ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
-    if (sqlite3_open_v2(path, &j->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL) != SQLITE_OK) {
+    if (read_only && is_alone(path)) {
+        if (!(uri = immutable_uri(path))) { st = fl_fail(err, FL_FULL, "journal: no memory"); goto done; }
+        flags |= SQLITE_OPEN_URI;
+    }
+    if (sqlite3_open_v2(uri ? uri : path, &j->db, flags | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_PRIVATECACHE, NULL) != SQLITE_OK) {
         st = read_only && sqlite3_errcode(j->db) == SQLITE_CANTOPEN ? fl_fail(err, FL_NOT_FOUND, "journal: there is no %s", path) : failed(j, "open", err);
         goto done;
     }
@@ -127,6 +157,7 @@ static fl_status open_file(journal **out, const char *path, bool read_only, fl_e
     *out = j;
     j = NULL;
 done:
+    free(uri);
     journal_close(j);
     return st;
 }

@@ -260,6 +260,24 @@ def interrupted(process, *signals, expect, within, word=""):
     check(word in words and took < within, f"{name}: {took:.1f} s, {words!r}")
 
 
+def a_spool_that_may_only_be_read(folder):
+    """Of somebody else, or on a disk that is mounted read-only: how its jobs stand can be seen."""
+    job, spool = job_file(folder, 2, 2), folder / "a%20b?c#d.spool"
+    fleet.run(job, folder / "out.jsonl", "--spool", spool)
+    subprocess.run(["chmod", "-R", "a+rX,a-w", folder], check=True)
+    try:
+        options = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        for command in ("list", "status"):
+            done = fleet.call([fleet.TOKENFLEET, command, "--spool", spool], **options)
+            check("completed" in done.stdout, done.stdout)
+        check(not list(spool.glob("journal.db-*")), "reading leaves files")
+        if options:                                      # root may write everywhere, and leaves an empty WAL
+            spool_call("list", spool)
+            fleet.call([fleet.TOKENFLEET, "list", "--spool", spool], **options)
+    finally:
+        subprocess.run(["chmod", "-R", "u+w", folder], check=True)
+
+
 def many_jobs_are_listed(folder):
     """A list that is longer than a message comes in pieces: asking for it ends no coordinator."""
     job, large = job_file(folder, 1, 2), "x" * 120000
@@ -371,4 +389,4 @@ def ctrl_c(folder):
 
 
 if __name__ == "__main__":
-    fleet.main([finished_jobs_hold_no_files, many_jobs_are_listed, names_drive_no_terminal, retry_after_cancel, retry_of_a_run, gc_removes_what_is_left_over, a_damaged_job_is_named_and_can_go, status_explains, mistakes_are_one_sentence, names_are_too_long, ctrl_c])
+    fleet.main([finished_jobs_hold_no_files, a_spool_that_may_only_be_read, many_jobs_are_listed, names_drive_no_terminal, retry_after_cancel, retry_of_a_run, gc_removes_what_is_left_over, a_damaged_job_is_named_and_can_go, status_explains, mistakes_are_one_sentence, names_are_too_long, ctrl_c])
