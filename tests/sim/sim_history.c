@@ -360,6 +360,16 @@ static void see_lease_end(sim *s, const event *ev, uint64_t id, size_t n_sends)
     sim_lease_end(&s->live, id);
 }
 
+/* Suspects are with nobody, or alone. */
+static void see_suspects(sim *s)
+{
+    for (size_t i = 0; i < s->live.n; i++) {
+        const sim_lease *l = &s->live.v[i];
+        for (uint64_t row = 0; row < s->jobs[l->job].n_rows && !l->is_alone; row++)
+            if (s->jobs[l->job].rows[row].is_suspect && holds_row(l, row)) sim_violation(s, "job %d row %" PRIu64 ": a suspect stays under lease %" PRIu64 " with others", l->job + 1, row, l->id);
+    }
+}
+
 /* Of what one transaction says about a lease only the last is ever seen. */
 static bool is_saved_again(const sim *s, size_t at)
 {
@@ -378,6 +388,7 @@ void sim_see_step(sim *s, const event *ev, size_t n_appends, size_t n_journal, s
         if (a->type == ACTION_LEASE_END) see_lease_end(s, ev, a->lease.v, n_sends);
     }
     if (s->expected) see_fate(s, ev);
+    if (ev->type == EVENT_TICK || (ev->type == EVENT_MESSAGE && ev->msg->type == WIRE_HANDBACK)) see_suspects(s);
 }
 
 /* ---- sends ---- */
