@@ -507,7 +507,8 @@ static fl_status read_text(char **text, size_t *n_bytes, const char *model_dir, 
     size_t n = fread(bytes, 1, CONFIG_BYTES_MAX, file);
     if (ferror(file)) { status = fl_fail_errno(err, errno, "cannot read %s", path); goto done; }
     if (n == CONFIG_BYTES_MAX) { status = fl_fail(err, FL_CORRUPT, "%s: %u bytes or more are no config", path, CONFIG_BYTES_MAX); goto done; }
-    *text = bytes;
+    char *cut = realloc(bytes, n + 1);                   /* the next file's buffer need not come on top of this one */
+    *text = cut ? cut : bytes;
     *n_bytes = n;
     bytes = NULL;
 done:
