@@ -7,6 +7,7 @@
 #include <string.h>
 #include "coordinator/engine_call.h"
 #include "coordinator/flags.h"
+#include "coordinator/printable.h"
 
 #define NAME "inspect"
 
@@ -181,6 +182,19 @@ static void print_memory(const json_t *report)
     }
 }
 
+/* Every string of the report may be one of the model's files'. */
+static void make_printable(json_t *value)
+{
+    const char *key;
+    json_t *child;
+    size_t i;
+    char *text = json_is_string(value) ? strdup(json_string_value(value)) : NULL;
+    if (text) json_string_set(value, printable(text));
+    free(text);
+    json_object_foreach(value, key, child) make_printable(child);
+    json_array_foreach(value, i, child) make_printable(child);
+}
+
 /* The fields of a config that the engine does not take, as they stand there. */
 static void print_raw_config(const json_t *report)
 {
@@ -197,6 +211,7 @@ static void print_report(const char *path, json_t *report)
 {
     size_t i;
     json_t *sentence;
+    make_printable(report);
     const char *architecture = text_of(report, "architecture");
     printf("%s: %s, %s\n", path, architecture ? architecture : "unknown architecture", json_is_true(json_object_get(report, "supported")) ? "supported" : "not supported");
     json_array_foreach(json_object_get(report, "problems"), i, sentence) printf("  not supported: %s\n", json_string_value(sentence));

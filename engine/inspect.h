@@ -1,5 +1,5 @@
 /* inspect.h - what a model directory holds and whether this engine runs it, as one JSON object, without reading a weight (a page of each tensor for the fingerprint).
- * Fields   name, architecture, layers, sizes, experts, rope, weights, tokenizer, chat_templates, generation, fingerprint, memory (bytes): each as far as its file could be read.
+ * Fields   architecture, layers, sizes, experts, rope, weights, tokenizer, chat_templates, generation, fingerprint, memory (bytes): each as far as its file could be read.
  *          `problems`: why the engine refuses to open it, in its own sentences; `notes`: what works only in part; `supported`: there is no problem.
  * Threads  plain functions. */
 #ifndef ENGINE_INSPECT_H

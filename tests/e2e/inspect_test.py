@@ -137,9 +137,10 @@ def what_is_not_supported_is_named(folder):
     check("neither model.safetensors nor" in report["problems"][0] and report["architecture"] == "llama" and "weights" not in report, f"{report}")
     made = copy_of(folder, "small_llama")
     (made / "tokenizer.json").write_text('{"model": {"type": "WordPiece", "vocab": {}}, "pre_tokenizer": {"type": "ByteLevel"}, "decoder": {"type": "ByteLevel"}}')
-    (made / "tokenizer_config.json").write_text('{"chat_template": [{"name": "default", "template": "x"}, {"name": "tool_use", "template": "y"}]}')
+    (made / "tokenizer_config.json").write_text('{"chat_template": [{"name": "default", "template": "x"}, {"name": "tool_use", "template": "y"}, {"name": "\\u001b[2J", "template": "z"}]}')
     report = inspect(made, expect=3)
-    check("WordPiece" in report["problems"][0] and report["tokenizer"]["model"] == "WordPiece" and report["chat_templates"] == ["default", "tool_use"], f"{report}")
+    check("\x1b" not in fleet.call([fleet.TOKENFLEET, "inspect", made], expect=3).stdout, "a template's name drives the terminal")
+    check("WordPiece" in report["problems"][0] and report["tokenizer"]["model"] == "WordPiece" and report["chat_templates"] == ["default", "tool_use", "\x1b[2J"], f"{report}")
 
 
 def context_no_machine_holds_is_refused(folder):
