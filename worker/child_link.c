@@ -12,9 +12,11 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "worker/oom_count.h"
 
 #define READ_BYTES (256u * 1024)
 #define WORDS_BYTES 2048             /* of stderr that are remembered */
+#define HUNG_CPU_PART 8              /* of the time without a token a hung engine spent computing at least: machines are shared */
 #define REAP_MS 2000                 /* from the end of its stream to the end of the process */
 
 typedef struct { uint8_t *data; size_t begin, end, capacity; } byte_queue;   /* bytes data[begin .. end) */
@@ -24,6 +26,10 @@ struct child_link {
     pid_t pid;                       /* 0 when none runs */
     int fd, stderr_fd;               /* -1 when none runs */
     bool broken;                     /* its stream made no sense; it was killed */
+    bool was_killed, was_hung;       /* by us; for want of progress, computing all the time */
+    int64_t moved_ms, moved_cpu_ms;  /* when it last made a token, and its CPU time then */
+    int64_t hung_ms;
+    int64_t n_oom;                   /* oom_count_read, a moment ago */
     byte_queue out, in;
     size_t taken;                    /* bytes of `in` that the last message borrowed */
     char words[WORDS_BYTES]; size_t words_bytes;
@@ -143,7 +149,9 @@ fl_status child_link_start(child_link *link, fl_err *err)
     link->pid = pid;
     link->fd = pair[0];
     link->stderr_fd = errors[0];
-    link->broken = false;
+    link->broken = link->was_killed = link->was_hung = false;
+    link->moved_ms = link->moved_cpu_ms = link->hung_ms = 0;
+    link->n_oom = oom_count_read();
     link->words_bytes = 0;
     pair[0] = errors[0] = -1;
 done:
@@ -166,7 +174,33 @@ pid_t child_link_pid(const child_link *link)
 
 void child_link_kill(child_link *link)
 {
+    link->was_killed = true;
     if (link->pid) kill(link->pid, SIGKILL);
+}
+
+/* ---- progress ---- */
+
+static int64_t cpu_ms(pid_t pid)
+{
+    clockid_t clock;
+    struct timespec t;
+    return clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &t) == 0 ? (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 : 0;
+}
+
+void child_link_note_progress(child_link *link, int64_t now_ms)
+{
+    link->moved_ms = now_ms;
+    link->moved_cpu_ms = link->pid ? cpu_ms(link->pid) : 0;
+    link->n_oom = oom_count_read();
+}
+
+bool child_link_end_hung(child_link *link, int64_t now_ms, int64_t limit_ms)
+{
+    if (!link->pid || link->was_killed || now_ms - link->moved_ms < limit_ms) return false;
+    link->was_hung = cpu_ms(link->pid) - link->moved_cpu_ms >= limit_ms / HUNG_CPU_PART;
+    link->hung_ms = now_ms - link->moved_ms;
+    child_link_kill(link);
+    return true;
 }
 
 int child_link_fd(const child_link *link)
@@ -341,6 +375,20 @@ static void last_words(const child_link *link, child_end *end)
     snprintf(end->last_line, sizeof end->last_line, "%.*s", (int)(n - line), words + line);
 }
 
+static bool is_crash(int signal_number)
+{
+    return signal_number == SIGSEGV || signal_number == SIGBUS || signal_number == SIGFPE || signal_number == SIGILL || signal_number == SIGABRT;
+}
+
+/* Did it end by its own doing? A SIGKILL says so only where the kernel counted a process that it killed for want of memory. */
+static void judge(const child_link *link, child_end *end)
+{
+    bool is_oom = end->signal_number == SIGKILL && !link->was_killed && link->n_oom >= 0 && oom_count_read() > link->n_oom;
+    if (is_oom) snprintf(end->sentence, sizeof end->sentence, "the kernel ended the engine process for want of memory");
+    if (link->hung_ms) snprintf(end->sentence, sizeof end->sentence, "the engine process computed no token for %lld s and was ended", (long long)(link->hung_ms / 1000));
+    end->is_evidence = is_crash(end->signal_number) || is_oom || link->was_hung || (end->signal_number == 0 && end->exit_status == WORKER_ENDED_MEMORY);
+}
+
 void child_link_reap(child_link *link, child_end *end)
 {
     *end = (child_end){ 0 };
@@ -356,6 +404,7 @@ void child_link_reap(child_link *link, child_end *end)
         snprintf(end->sentence, sizeof end->sentence, "the engine process ended with status %d", end->exit_status);
     }
     last_words(link, end);
+    judge(link, end);
     close(link->fd);
     if (link->stderr_fd >= 0) close(link->stderr_fd);
     link->fd = link->stderr_fd = -1;

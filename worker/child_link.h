@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/types.h>
 #include "proto/wire.h"
 #include "worker/worker_options.h"
@@ -22,6 +23,11 @@ fl_status child_link_start(child_link *link, fl_err *err);           /* none may
 bool      child_link_runs(const child_link *link);
 pid_t     child_link_pid(const child_link *link);
 void      child_link_kill(child_link *link);             /* SIGKILL; its end is then seen by child_link_recv */
+
+/* Call about each second while it runs and owes something. When `n_tokens` (all that it computed) stands still for limit_ms, it is ended (true, once). The end is evidence only when it
+ * computed meanwhile (HUNG_CPU_PART): one that was stopped, or waited for a disk, did not hang by itself. */
+void child_link_note_progress(child_link *link, int64_t now_ms);      /* it moved, or has nothing to do */
+bool child_link_end_hung(child_link *link, int64_t now_ms, int64_t limit_ms);
 
 /* Queue one message. */
 fl_status child_link_send(child_link *link, const wire_msg *msg, fl_err *err);
@@ -41,6 +47,7 @@ void      child_link_read_stderr(child_link *link);
 typedef struct {
     int signal_number;               /* 0 when it exited by itself */
     int exit_status;
+    bool is_evidence;                /* it ended itself (DESIGN.md section 6): whatever it did alone is to blame */
     char sentence[160];              /* "the engine process was ended by SIGSEGV" */
     char words[480];                 /* the end of what it printed, "" when nothing */
     char last_line[480];             /* its last line alone */

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 #include "proto/demo_path.h"
@@ -465,6 +466,13 @@ static void settle_process(int fd)
     fl_log_name(name);
 }
 
+/* With a limit of its own, an allocation that fails was refused to this process, whatever others take. */
+static bool has_memory_limit(void)
+{
+    struct rlimit space, data;
+    return getrlimit(RLIMIT_AS, &space) == 0 && getrlimit(RLIMIT_DATA, &data) == 0 && (space.rlim_cur != RLIM_INFINITY || data.rlim_cur != RLIM_INFINITY);
+}
+
 int engine_child_main(const worker_options *options)
 {
     fl_err err = { 0 };
@@ -482,8 +490,9 @@ int engine_child_main(const worker_options *options)
     if (st == FL_OK) st = say_detok(&c, &err);
     if (st == FL_OK) st = serve(&c, &arena, &err);
     if (st != FL_OK && st != FL_CLOSED) {                        /* FL_CLOSED: the starter is gone, so nobody waits for anything */
-        fprintf(stderr, "tokenfleet-worker: the engine stops: %s\n", err.text);
-        status = WORKER_ENDED_FAILED;
+        bool is_own_limit = st == FL_FULL && has_memory_limit();
+        fprintf(stderr, "tokenfleet-worker: the engine stops: %s%s\n", err.text, is_own_limit ? " (it reached the limit that ulimit sets this process)" : "");
+        status = is_own_limit ? WORKER_ENDED_MEMORY : WORKER_ENDED_FAILED;
     }
 done:
     child_close(&c);

@@ -31,6 +31,7 @@
 #define YOUNG_DEATHS_MAX 5           /* of an engine that was not ready yet, in a row */
 #define MESSAGES_A_TURN 256          /* each way, so that no stream starves another */
 #define LINGER_MS 1000
+#define LOOK_MS 500                  /* between looks at the engine's progress */
 #define ARENA_KEPT_BYTES (4 << 20)   /* behind a message with a very long line */
 
 typedef enum { WORKER_SERVING, WORKER_DRAINING, WORKER_FLUSHING, WORKER_ENDED } worker_phase;
@@ -67,6 +68,8 @@ typedef struct {
     bool is_ready;                   /* this one said HELLO */
     int64_t start_at_ms, restart_ms;
     int young_deaths;
+    bool has_moved;                  /* it made something since the last look */
+    int64_t look_at_ms;
     wire_beat totals;                /* of children that ended */
     wire_beat now;                   /* of this one */
 
@@ -386,7 +389,7 @@ static fl_status child_ready(worker *w, const wire_hello *m, fl_err *err)
     w->context = m->context;
     w->credit_tokens = m->credit_tokens;
     w->has_tokenizer = m->has_tokenizer;
-    w->is_known = w->is_ready = true;
+    w->is_known = w->is_ready = w->has_moved = true;
     w->young_deaths = 0;
     return FL_OK;
 }
@@ -405,6 +408,7 @@ static fl_status child_made(worker *w, const wire_msg *m, fl_err *err)
 {
     bool complete;
     w->restart_ms = RESTART_MS;                  /* it works */
+    w->has_moved = true;
     if (m->type == WIRE_ROW_ERROR)               /* nothing owed: it was revoked while it was made */
         return held_made(w->held, m->row_error.lease, m->row_error.row, WIRE_WHOLE_ROW) ? outbox_put(w->box, m, &complete, err) : FL_OK;
     fl_status st = outbox_put(w->box, m, &complete, err);
@@ -413,12 +417,19 @@ static fl_status child_made(worker *w, const wire_msg *m, fl_err *err)
     return st;
 }
 
+static void child_beat(worker *w, const wire_beat *m)
+{
+    w->has_moved |= w->now.prefill_tokens != m->prefill_tokens || w->now.decode_tokens != m->decode_tokens;
+    w->now = *m;
+    w->now.leases = (wire_list){ 0 };
+}
+
 static fl_status hear_child(worker *w, const wire_msg *m, fl_err *err)
 {
     switch (m->type) {
     case WIRE_HELLO: return child_ready(w, &m->hello, err);
     case WIRE_DETOK: return child_detok(w, m, err);
-    case WIRE_BEAT: w->now = m->beat; w->now.leases = (wire_list){ 0 }; return FL_OK;
+    case WIRE_BEAT: child_beat(w, &m->beat); return FL_OK;
     case WIRE_RESULT:
     case WIRE_ROW_ERROR: return child_made(w, m, err);
     case WIRE_HANDBACK:
@@ -429,18 +440,13 @@ static fl_status hear_child(worker *w, const wire_msg *m, fl_err *err)
     }
 }
 
-static bool is_crash(int signal_number)
-{
-    return signal_number == SIGSEGV || signal_number == SIGBUS || signal_number == SIGFPE || signal_number == SIGILL || signal_number == SIGABRT;
-}
-
-/* Tell the coordinator what the engine owed and how it ended. A row is blamed only when it was the only one there and the end was a crash. */
+/* Tell the coordinator what the engine owed and how it ended. A row is blamed only when it was the only one there and the end is evidence. */
 static void hand_back_after(worker *w, const child_end *end)
 {
     char text[480];
     uint64_t lease, row;
     snprintf(text, sizeof text, "%s%s%.300s", end->sentence, end->words[0] ? ": " : "", end->words);
-    if (is_crash(end->signal_number) && w->is_ready && !child_link_has_queued(w->child) && held_owes_one_row(w->held, &lease, &row))
+    if (end->is_evidence && w->is_ready && !child_link_has_queued(w->child) && held_owes_one_row(w->held, &lease, &row))
         held_hand_back(w->held, lease, &row, WIRE_HAND_ENGINE_CRASHED_ALONE, text, strlen(text));
     hand_back_all(w, WIRE_HAND_ENGINE_ENDED, text);
 }
@@ -484,12 +490,23 @@ static fl_status child_ended(worker *w, int64_t now, fl_err *err)
     return st;
 }
 
+/* An engine that makes nothing of what it owes, while we read it, hangs. */
+static void watch_progress(worker *w, int64_t now)
+{
+    if (now < w->look_at_ms) return;
+    w->look_at_ms = now + LOOK_MS;
+    if (w->has_moved || !w->is_ready || !held_owes(w->held) || outbox_is_full(w->box)) child_link_note_progress(w->child, now);
+    else if (child_link_end_hung(w->child, now, w->options->progress_s * 1000)) fl_log(FL_LOG_WARN, "the engine computed no token for %lld s: it is ended", (long long)w->options->progress_s);
+    w->has_moved = false;
+}
+
 static fl_status tend_child(worker *w, bool is_hung_up, int64_t now, fl_err *err)
 {
     fl_status st = FL_OK;
     if (!child_link_runs(w->child) && w->phase == WORKER_SERVING && now >= w->start_at_ms) st = child_link_start(w->child, err);
     if (st != FL_OK || !child_link_runs(w->child)) return st;
     child_link_read_stderr(w->child);
+    watch_progress(w, now);
     if ((st = child_link_flush(w->child, err)) != FL_OK) return st;
     for (int i = 0; i < MESSAGES_A_TURN && (is_hung_up || !outbox_is_full(w->box)); i++) {
         wire_msg m;

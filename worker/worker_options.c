@@ -9,6 +9,8 @@
 #include <string.h>
 #include "worker/gpu_probe.h"
 
+#define PROGRESS_S 300               /* before the coordinator's 600 takes the lease away */
+
 typedef enum { OPTION_TEXT, OPTION_NUMBER } option_kind;
 typedef struct { const char *name; option_kind kind; const char *value, *help; void *out; int64_t min, max; } option;
 
@@ -77,7 +79,7 @@ static int check_device_and_roles(const char *device, const char *roles)
 int worker_options_parse(worker_options *out, int argc, char **argv)
 {
     const char *device = "cpu", *roles = "generate";
-    int64_t serve = -1, threads = 0, batch = 0, budget = 0, kv = 0, context = 0;
+    int64_t serve = -1, threads = 0, batch = 0, budget = 0, kv = 0, context = 0, progress = PROGRESS_S;
     worker_options parsed = { 0 };
     const option options[] = {
         {"--connect", OPTION_TEXT, "ENDPOINT", "the coordinator: tcp://127.0.0.1:PORT or ipc:///PATH (required)", &parsed.connect, 0, 0},
@@ -89,6 +91,7 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
         {"--prefill-budget", OPTION_NUMBER, "N", "prompt tokens in one batch step (default 512)", &budget, 1, 1 << 20},
         {"--kv-tokens", OPTION_NUMBER, "N", "size of the KV pool in tokens (default: what the memory plan allows)", &kv, 1, (int64_t)1 << 40},
         {"--max-context", OPTION_NUMBER, "N", "longest prompt and completion together (default: the model's)", &context, 1, 1 << 30},
+        {"--progress-limit", OPTION_NUMBER, "S", "seconds without a new token after which the engine is ended and started again (default 300)", &progress, 1, 86400},
         {"--serve", OPTION_NUMBER, "FD", "be the engine process on this descriptor; tokenfleet starts it so", &serve, 0, 1 << 20},
     };
     size_t n = sizeof options / sizeof *options;
@@ -116,6 +119,7 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
     parsed.prefill_budget = (int32_t)budget;
     parsed.context_max = (int32_t)context;
     parsed.kv_tokens = kv;
+    parsed.progress_s = progress;
     *out = parsed;
     return -1;
 }

@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-enum { WORKER_ENDED_WELL = 0, WORKER_ENDED_FAILED = 1, WORKER_ENDED_USAGE = 2, WORKER_ENDED_ENVIRONMENT = 3 };
+enum { WORKER_ENDED_WELL = 0, WORKER_ENDED_FAILED = 1, WORKER_ENDED_USAGE = 2, WORKER_ENDED_ENVIRONMENT = 3, WORKER_ENDED_MEMORY = 5 };
 
 typedef struct {
     const char *connect;             /* the coordinator's endpoint; NULL with serve_fd */
@@ -13,6 +13,7 @@ typedef struct {
     const char *model;               /* a path, or "demo" */
     int32_t n_threads, batch_max, prefill_budget, context_max;   /* engine_options; 0 = its default */
     int64_t kv_tokens;
+    int64_t progress_s;              /* without a token for so long, the engine is ended and started again */
 } worker_options;
 
 /* Returns -1 when the program should go on, else the exit status to end with (0 after --help and --version, 2 or 3 after one sentence on
