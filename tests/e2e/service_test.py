@@ -98,6 +98,33 @@ def restarts(folder):
     check("completed" in done.stdout, done.stdout)
 
 
+def tail(folder):
+    """A worker freezes with rows in its hands: the other one gets copies of them before the lease ends, and what the frozen one says later changes nothing."""
+    job = job_file(folder, 120, 60)
+    fleet.run(job, folder / "plain.jsonl", "--seed", "9")
+    with Service(folder / "spool") as service:
+        name = service.call("submit", job, "--seed", "9").stdout.strip()
+        now = {"workers": []}
+        while [worker["held"] > 0 for worker in now["workers"]] != [True, True]:
+            now = json.loads(service.call("status", name, "--json").stdout)
+            check(now["state"] == "running", "the job ended before both workers had rows")
+        service.workers[0].send_signal(signal.SIGSTOP)
+        start, copied = time.monotonic(), 0
+        while now["state"] == "running" and time.monotonic() - start < 120:
+            now = json.loads(service.call("status", name, "--json").stdout)
+            if now["state"] == "running":
+                copied = now["events"]["samples_copied"]
+            time.sleep(0.1)
+        took = time.monotonic() - start
+        service.workers[0].send_signal(signal.SIGCONT)
+        check(now["state"] == "completed", f"the job is {now['state']}")
+        check(copied > 0, "no row was copied")
+        service.call("fetch", name, "--out", folder / "fetched.jsonl")
+        service.call("verify", name)
+    check(fleet.both(folder / "fetched.jsonl") == fleet.both(folder / "plain.jsonl"), "another hash with copies")
+    return f"{copied} samples copied, {took:.1f} s with a frozen worker"
+
+
 def cancelled(folder):
     """cancel keeps finished rows; every other row has a batch_cancelled line."""
     job = job_file(folder, 400, 200)
@@ -226,4 +253,4 @@ def ipc_path_in_use(folder):
 
 
 if __name__ == "__main__":
-    fleet.main([whole_life, restarts, cancelled, times, no_service, ended_before_the_answer, foreign_bytes, ipc_path_in_use])
+    fleet.main([whole_life, restarts, tail, cancelled, times, no_service, ended_before_the_answer, foreign_bytes, ipc_path_in_use])
