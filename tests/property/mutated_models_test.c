@@ -204,8 +204,9 @@ static void slot_set(const slot *s, json_t *value)
 static void add_field(json_t *root, mutate_random *r)
 {
     static const char *const fields[] = {
-        "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 1000000.0, \"original_max_position_embeddings\": 1}}", "{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
-        "\"high_freq_factor\": 1.0000001, \"original_max_position_embeddings\": 1}}", "{\"rope_parameters\": {\"full_attention\": {}, \"sliding_attention\": {\"rope_type\": \"linear\"}}}",
+        "{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 1000000.0, \"original_max_position_embeddings\": 1}}",
+        "{\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 1.0000001, \"original_max_position_embeddings\": 1}}",
+        "{\"rope_parameters\": {\"full_attention\": {}, \"sliding_attention\": {\"rope_type\": \"linear\"}}}",
         "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [1, 1]}}", "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [1048576, 1048576]}}",
         "{\"use_sliding_window\": true, \"sliding_window\": 1, \"max_window_layers\": 0}", "{\"max_position_embeddings\": 16777216}", "{\"max_position_embeddings\": 1}", "{\"attention_bias\": true}",
         "{\"tie_word_embeddings\": false}", "{\"tie_word_embeddings\": true}", "{\"mlp_bias\": true}", "{\"num_experts\": 4096, \"num_experts_per_tok\": 64}", "{\"num_experts_per_tok\": 1}",
