@@ -2,8 +2,6 @@
  * What came is kept when the download breaks off, and the next one goes on behind it, since the files are a function of the job alone. */
 #include "coordinator/commands.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +10,7 @@
 #include "coordinator/daemon.h"
 #include "coordinator/fetch_file.h"
 #include "coordinator/job_source.h"
+#include "coordinator/output_rows.h"
 #include "coordinator/progress.h"
 #include "coordinator/service.h"
 
@@ -135,37 +134,38 @@ static fl_status follow(fetching *f, fl_err *err)
 
 /* ---- a spool that nobody holds ---- */
 
-static fl_status copy(const job_source *source, bool errors, fetch_file *to, fl_err *err)
+static fl_status add_batch(void *context, const output_batch *batch, fl_err *err)
 {
+    fetching *f = context;
     fl_status st = FL_OK;
-    char *path = job_source_output(source, errors);
-    uint8_t *piece = malloc(SERVICE_PIECE_BYTES);
-    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (!path || !piece) { st = fl_fail(err, FL_FULL, "no memory to copy a file"); goto done; }
-    if (fd < 0) { st = fl_fail_errno(err, errno, "cannot read %s", path); goto done; }
-    st = fetch_file_clear(to, err);
-    for (ssize_t n = 1; st == FL_OK && n != 0; ) {
-        if (command_signals()) { st = fl_fail(err, FL_AGAIN, "stopped before %s was whole; fetch again", to->path); goto done; }
-        n = read(fd, piece, SERVICE_PIECE_BYTES);
-        if (n < 0 && errno == EINTR) continue;
-        st = n < 0 ? fl_fail_errno(err, errno, "cannot read %s", path) : fetch_file_add(to, piece, (size_t)n, err);
-    }
-done:
-    if (fd >= 0) close(fd);
-    free(piece);
-    free(path);
+    if (command_signals()) return fl_fail(err, FL_AGAIN, "stopped before %s was whole; fetch again", f->files[0].file.path);
+    for (int i = 0; st == FL_OK && i < 2; i++) st = fetch_file_add(&f->files[i].file, batch->lines[i].data, batch->lines[i].n_bytes, err);
     return st;
 }
 
-/* The job must be known, and where no coordinator works on it, be closed with its files written. */
-static fl_status check_job(job_source *source, uint64_t *failed, fl_err *err)
+/* The files' lines, made again from the ledger: what `run` wrote may have been edited or removed since. */
+static fl_status make_lines(fetching *f, fl_err *err)
+{
+    char *dir = job_source_dir(f->source), *ledger_dir = job_source_ledger(f->source);
+    output_rows *lines = NULL;
+    fl_status st = dir && ledger_dir ? output_rows_open(&lines, dir, ledger_dir, err) : fl_fail(err, FL_FULL, "no memory to fetch a job");
+    if (st == FL_OK) st = output_rows_read(lines, (ledger_place){ 0 }, err);
+    if (st == FL_OK && !output_rows_is_closed(lines)) st = fl_fail(err, FL_AGAIN, "%s is not finished yet, and no coordinator works on it", f->source->job);
+    for (int i = 0; st == FL_OK && i < 2; i++) st = fetch_file_clear(&f->files[i].file, err);
+    if (st == FL_OK) st = output_rows_make(lines, output_rows_cores(), NULL, add_batch, f, err);
+    if (st == FL_OK) f->failed = output_rows_counts(lines)->failed;
+    output_rows_close(lines);
+    free(dir);
+    free(ledger_dir);
+    return st;
+}
+
+/* The job must be known, and where no coordinator works on it, be closed. */
+static fl_status check_job(job_source *source, fl_err *err)
 {
     json_t *reply = NULL;
+    if (!source->client) return source->named.state != JOB_OPEN ? FL_OK : fl_fail(err, FL_AGAIN, "%s is not finished yet, and no coordinator works on it", source->job);
     fl_status st = job_source_status(source, &reply, err);
-    if (st != FL_OK) return st;
-    const json_t *job = json_object_get(reply, "job");
-    *failed = (uint64_t)json_integer_value(json_object_get(json_object_get(job, "rows"), "failed"));
-    if (!source->client && !json_is_true(json_object_get(job, "outputs"))) st = fl_fail(err, FL_AGAIN, "%s is not finished yet, and no coordinator works on it", source->job);
     json_decref(reply);
     return st;
 }
@@ -174,18 +174,17 @@ static fl_status fetch(job_source *source, const char *out, const char *errors, 
 {
     fetching f = { .source = source, .generation = -1, .files = { { .name = "out", .file = { .fd = -1 } }, { .name = "errors", .file = { .fd = -1 } } } };
     command_catch_signals();
-    fl_status st = check_job(source, failed, err);
+    fl_status st = check_job(source, err);
     if (st == FL_OK) st = fetch_file_open(&f.files[0].file, out, source->job, force, err);
     if (st == FL_OK) st = fetch_file_open(&f.files[1].file, errors, source->job, force, err);
-    for (int i = 0; st == FL_OK && i < 2; i++) {
-        f.files[i].is_checked = f.files[i].file.n_bytes == 0;
-        if (!source->client) st = copy(source, i == 1, &f.files[i].file, err);
-    }
+    for (int i = 0; i < 2; i++) f.files[i].is_checked = f.files[i].file.n_bytes == 0;
     if (st == FL_OK && source->client) {
         st = follow(&f, err);
         progress_clear(&f.progress);
-        *failed = f.failed;
+    } else if (st == FL_OK) {
+        st = make_lines(&f, err);
     }
+    *failed = f.failed;
     for (int i = 1; st == FL_OK && i >= 0; i--) st = fetch_file_name(&f.files[i].file, err);
     if (st != FL_OK && f.files[0].file.fd >= 0 && f.files[1].file.fd >= 0 && f.files[0].file.n_bytes + f.files[1].file.n_bytes > 0) {
         fl_err why = *err;
@@ -193,6 +192,16 @@ static fl_status fetch(job_source *source, const char *out, const char *errors, 
     }
     fetch_file_close(&f.files[0].file);
     fetch_file_close(&f.files[1].file);
+    return st;
+}
+
+/* What cannot be written is said before anything is fetched. */
+static fl_status check_places(const char *out, const char *errors, fl_err *err)
+{
+    char absolute[RUN_FILES_PATH_MAX];
+    fl_status st = run_files_absolute(out, absolute, err);
+    if (st == FL_OK) st = run_files_absolute(errors, absolute, err);
+    if (st == FL_NOT_FOUND) err->code = st = FL_IO;      /* the sentence stays; what failed is the machine, as `run` says it */
     return st;
 }
 
@@ -227,6 +236,7 @@ int cmd_fetch(int argc, char **argv)
         st = n_out < RUN_FILES_PATH_MAX && n_errors < RUN_FILES_PATH_MAX ? FL_OK : fl_fail(&err, FL_INVALID, "the path of an output file is too long");
     }
     if (st == FL_OK && strcmp(out_path, errors_path) == 0) st = fl_fail(&err, FL_INVALID, "the output file and the error file are both %s", out_path);
+    if (st == FL_OK) st = check_places(out_path, errors_path, &err);
     if (st == FL_OK) st = fetch(&source, out_path, errors_path, force, &failed, &err);
     json_t *answer = st == FL_OK && place.as_json ? json_pack("{s:s, s:s, s:I}", "out", out_path, "errors", errors_path, "failed", (json_int_t)failed) : NULL;
     if (answer) job_source_print(&source, answer);

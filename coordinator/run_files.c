@@ -10,10 +10,9 @@
 #include <jansson.h>
 #include "coordinator/job_store.h"
 
-#define TEMPORARY_BYTES 25                               /* of ".tmp-job-0123456789abcdef" behind the name while a file is written */
+#define TEMPORARY_BYTES 26                               /* of ".part-job-0123456789abcdef" behind the name while `fetch` writes a file; `run` takes one less */
 
-/* The absolute path of a file that may not exist yet; its folder must, and its name must leave room for a temporary one. */
-static fl_status make_absolute(const char *path, char out[RUN_FILES_PATH_MAX], fl_err *err)
+fl_status run_files_absolute(const char *path, char out[RUN_FILES_PATH_MAX], fl_err *err)
 {
     char dir[PATH_MAX], real[PATH_MAX];
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -63,12 +62,12 @@ fl_status run_files_resolve(run_files *f, const char *job, const char *out, cons
     f->job = job;
     if (!out && strcmp(job, "-") == 0) return fl_fail(err, FL_INVALID, "a job from standard input needs --out OUT.jsonl");
     snprintf(path, sizeof path, "%s%s", out ? out : job, out ? "" : ".out.jsonl");
-    if ((st = make_absolute(path, f->out, err)) != FL_OK) return st;
+    if ((st = run_files_absolute(path, f->out, err)) != FL_OK) return st;
     if (snprintf(path, sizeof path, "%s%s", errors ? errors : f->out, errors ? "" : ".errors.jsonl") >= (int)sizeof path) return fl_fail(err, FL_INVALID, "the path of the error file is too long");
-    if ((st = make_absolute(path, f->errors, err)) != FL_OK) return st;
+    if ((st = run_files_absolute(path, f->errors, err)) != FL_OK) return st;
     if (snprintf(path, sizeof path, "%s%s", spool_dir ? spool_dir : f->out, spool_dir ? "" : ".spool") >= (int)sizeof path) return fl_fail(err, FL_INVALID, "the path of the spool is too long");
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
-    if ((st = make_absolute(path, f->spool, err)) != FL_OK) return st;
+    if ((st = run_files_absolute(path, f->spool, err)) != FL_OK) return st;
     if (strcmp(f->out, f->errors) == 0) return fl_fail(err, FL_INVALID, "the output file and the error file are both %s", f->out);
     if (strcmp(f->out, f->spool) == 0 || strcmp(f->errors, f->spool) == 0) return fl_fail(err, FL_INVALID, "the spool and an output file are both %s", f->spool);
     st = run_files_recall(f->spool, own_out, own_errors, &ignored);

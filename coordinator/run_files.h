@@ -18,6 +18,10 @@ typedef struct {
 /* Fill in the defaults and check what can be checked before anything is made. FL_INVALID: a usage error. FL_NOT_FOUND, FL_IO: the world. */
 fl_status run_files_resolve(run_files *f, const char *job, const char *out, const char *errors, const char *spool_dir, bool force, fl_err *err);
 
+/* The absolute path of a file to write, which may not exist yet. FL_NOT_FOUND: its folder does not. FL_INVALID: a folder, or a name that leaves no room for a
+ * temporary one beside it. */
+fl_status run_files_absolute(const char *path, char out[RUN_FILES_PATH_MAX], fl_err *err);
+
 /* Write to the spool (which must exist) that these outputs are its own. */
 fl_status run_files_remember(const run_files *f, fl_err *err);
 

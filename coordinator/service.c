@@ -174,12 +174,11 @@ static fl_status status(service *s, const json_t *args, service_reply *reply, fl
     return FL_OK;
 }
 
-/* A piece of the file at `path` from `offset` on, at most up to `size`. */
-static fl_status read_piece(const char *path, uint64_t offset, uint64_t size, service_reply *reply, fl_err *err)
+/* A piece of the open file (which is closed) from `offset` on, at most up to `size`. */
+static fl_status read_piece(int fd, const char *path, uint64_t offset, uint64_t size, service_reply *reply, fl_err *err)
 {
     fl_status st = FL_OK;
     size_t want = offset < size ? (size - offset < SERVICE_PIECE_BYTES ? (size_t)(size - offset) : SERVICE_PIECE_BYTES) : 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) { st = fl_fail_errno(err, errno, "cannot read %s", path); goto done; }
     if (!(reply->part = malloc(want ? want : 1))) { st = fl_fail(err, FL_FULL, "no memory for a piece of %zu bytes", want); goto done; }
     for (reply->part_bytes = 0; reply->part_bytes < want; ) {
@@ -193,16 +192,17 @@ done:
     return st;
 }
 
-/* While it grows a file has its temporary name, until the moment it gets its own. */
+/* While it grows a file has its temporary name, until the moment it gets its own: which may be this one, so it is opened rather than looked for. */
 static fl_status read_growing(const stored_job *job, const char *path, uint64_t offset, uint64_t size, service_reply *reply, fl_err *err)
 {
     char name[FL_JOB_NAME_BYTES];
     fl_job_name(job->id, name);
     char *temporary = output_file_temporary(path, name);
-    fl_status st = !temporary ? fl_fail(err, FL_FULL, "no memory for a path")
-                 : read_piece(access(temporary, F_OK) == 0 ? temporary : path, offset, size, reply, err);
+    if (!temporary) return fl_fail(err, FL_FULL, "no memory for a path");
+    int fd = open(temporary, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) fd = open(path, O_RDONLY | O_CLOEXEC);
     free(temporary);
-    return st;
+    return read_piece(fd, path, offset, size, reply, err);
 }
 
 static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_err *err)
@@ -222,7 +222,7 @@ static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_
     if (is_whole && stat(path, &at) != 0) st = fl_fail_errno(err, errno, "cannot read %s", path);
     else if (!is_whole) st = daemon_outputs_follow(s->daemon, job, &written, &why, err);
     uint64_t size = is_whole && st == FL_OK ? (uint64_t)at.st_size : written.bytes[is_errors];
-    if (st == FL_OK && is_whole) st = read_piece(path, (uint64_t)offset, size, reply, err);
+    if (st == FL_OK && is_whole) st = read_piece(open(path, O_RDONLY | O_CLOEXEC), path, (uint64_t)offset, size, reply, err);
     else if (st == FL_OK && (uint64_t)offset < size) st = read_growing(job, path, (uint64_t)offset, size, reply, err);
     free(path);
     json_object_set_new(reply->json, "size", json_integer((json_int_t)size));

@@ -123,5 +123,30 @@ def unfinished_spool(folder):
     check("not finished" in done.stderr and list(folder.glob("out.jsonl*")) == [], f"{done.stderr}")
 
 
+def edited_outputs(folder):
+    """What is fetched from a spool of `run` that nobody holds is what the ledger says, whatever became of OUT and ERR."""
+    job, out = job_file(folder, 20), folder / "out.jsonl"
+    fleet.run(job, out, "--seed", "9", expect=1)
+    whole, errors = fleet.both(out), folder / "out.jsonl.errors.jsonl"
+    for i, spoil in enumerate([lambda: out.write_bytes(out.read_bytes().replace(b"length", b"lengtH")), lambda: errors.write_bytes(b""), out.unlink, errors.unlink]):
+        spoil()
+        got = folder / f"got{i}.jsonl"
+        done = fleet.call([fleet.TOKENFLEET, "fetch", "--spool", f"{out}.spool", "--out", got, "--json"], expect=1)
+        check(fleet.both(got) == whole, f"edit {i}: what was fetched is not what the ledger says")
+        check(json.loads(done.stdout)["failed"] == 2, f"edit {i}: {done.stdout}")
+
+
+def places_refused(folder):
+    """Where nothing can be written is said at once, as `run` says it."""
+    job = job_file(folder, 5)
+    fleet.run(job, folder / "out.jsonl", "--seed", "9")
+    fetch = [fleet.TOKENFLEET, "fetch", "--spool", folder / "out.jsonl.spool", "--out"]
+    check("does not exist; make it first" in fleet.call([*fetch, folder / "nofolder" / "x"], expect=3).stderr, "a folder that is not there")
+    check("choose a shorter one" in fleet.call([*fetch, folder / ("x" * 250)], expect=2).stderr, "a name that is too long")
+    check("is a folder" in fleet.call([*fetch, f"{folder}/"], expect=2).stderr, "a folder")
+    check("does not exist" in fleet.call([*fetch, folder / "x", "--errors", folder / "nofolder" / "y"], expect=3).stderr, "no folder for the errors")
+    check(list(folder.glob("x*")) == [], "something was left")
+
+
 if __name__ == "__main__":
-    fleet.main([broken_off, several_at_once, unfinished_spool])
+    fleet.main([broken_off, several_at_once, unfinished_spool, edited_outputs, places_refused])
