@@ -199,8 +199,8 @@ static fl_status fetch(job_source *source, const char *out, const char *errors, 
 static fl_status check_places(const char *out, const char *errors, fl_err *err)
 {
     char absolute[RUN_FILES_PATH_MAX];
-    fl_status st = run_files_absolute(out, absolute, err);
-    if (st == FL_OK) st = run_files_absolute(errors, absolute, err);
+    fl_status st = run_files_absolute(out, FETCH_FILE_SUFFIX_BYTES, absolute, err);
+    if (st == FL_OK) st = run_files_absolute(errors, FETCH_FILE_SUFFIX_BYTES, absolute, err);
     if (st == FL_NOT_FOUND) err->code = st = FL_IO;      /* the sentence stays; what failed is the machine, as `run` says it */
     return st;
 }

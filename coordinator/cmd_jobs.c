@@ -87,7 +87,7 @@ static fl_status cancel_in_spool(job_source *source, fl_err *err)
     spool_close(source->spool);                          /* gives its lock to the daemon */
     source->spool = NULL;
     snprintf(endpoint, sizeof endpoint, "ipc://%s/s", dir);
-    daemon_options options = { .spool = spool_of, .endpoint = endpoint, .out = is_run ? out : NULL, .errors = is_run ? errors : NULL };
+    daemon_options options = { .spool = spool_of, .endpoint = endpoint, .out = { is_run ? out : NULL, false }, .errors = { is_run ? errors : NULL, false } };
     if (st == FL_OK) st = daemon_open(&d, &options, err);
     stored_job *job = st == FL_OK ? daemon_job_find(d, id) : NULL;
     event ev = { .type = EVENT_JOB_CLOSE, .job_id = id, .cause = LEDGER_CANCELLED };

@@ -296,6 +296,7 @@ static void show(run *r, const coord_job_status *s)
 static fl_status one_turn(run *r, coord_job_status *s, fl_err *err)
 {
     fl_status st = daemon_turn(r->daemon, TURN_MS, err);
+    if (st == FL_CONFLICT && (r->files.is_out_new || r->files.is_errors_new)) run_files_forget(&r->files);  /* OUT or ERR became somebody else's while this job ran */
     if (st == FL_OK) st = take_signals(r, err);
     if (st == FL_OK) st = note_workers(r, err);
     if (st == FL_OK) st = check_model(r, err);
@@ -408,7 +409,7 @@ static fl_status prepare(run *r, fl_err *err)
     if (st == FL_OK) st = make_endpoint(r, err);
     if (st != FL_OK) return st;
     daemon_options options = { .spool = r->files.spool, .endpoint = r->endpoint, .beat_ms = BEAT_MS, .term_ms = TERM_MS, .workers_are_children = true, .unsafe_spool = o->unsafe_spool,
-                               .out = r->files.out, .errors = r->files.errors };
+                               .out = { r->files.out, r->files.is_out_new }, .errors = { r->files.errors, r->files.is_errors_new } };
     st = daemon_open(&r->daemon, &options, err);
     if (st == FL_CONFLICT || st == FL_UNSUPPORTED || st == FL_CORRUPT) st = is_the_world(err);
     if (st == FL_OK) st = find_or_make_job(r, err);

@@ -14,6 +14,7 @@
 #include "coordinator/job_source.h"
 #include "coordinator/printable.h"
 #include "coordinator/progress.h"
+#include "coordinator/run_files.h"
 #include "coordinator/service.h"
 #include "coordinator/set_fields.h"
 
@@ -76,7 +77,7 @@ static fl_status begin(submission *s, fl_err *err)
                              "duplicates", o->duplicates, "max_context", (json_int_t)o->max_context, "now", (json_int_t)o->now, "expires_in", (json_int_t)o->expires,
                              "row_queue_limit", (json_int_t)o->row_queue, "row_run_limit", (json_int_t)o->row_run, "row_limit", (json_int_t)o->row);
     free(defaults);
-    if (!args) return fl_fail(err, FL_INVALID, "the name of the job or of the model is no text in UTF-8");
+    if (!args) return fl_fail(err, FL_INVALID, "the name of the model is no text in UTF-8; give it as `tokenfleet status` shows it");
     if ((st = client_call(s->client, "submit_begin", args, NULL, JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err)) != FL_OK) return st;
     const char *name = json_string_value(json_object_get(reply, "upload"));
     snprintf(s->upload, sizeof s->upload, "%s", name ? name : "");
@@ -192,6 +193,7 @@ static fl_status submit(const submit_options *o, json_t **reply, fl_err *err)
     int fd = -1;
     command_catch_signals();
     fl_status st = open_job(o->job, &fd, err);
+    if (st == FL_OK) st = run_files_check_name(o->job, err);
     if (st == FL_OK) st = client_open(&s.client, o->to, err);
     if (st == FL_OK) st = begin(&s, err);
     if (st == FL_OK) st = upload_all(&s, fd, err);

@@ -23,7 +23,7 @@ typedef struct {
     uint32_t beat_ms, term_ms, progress_ms;      /* 0 = the core's defaults */
     bool unsafe_spool;                   /* allow a spool on a network file system */
     bool workers_are_children;           /* `run`: a worker that cannot be reached is a process that ended */
-    const char *out, *errors;            /* `run`: where the output files go; NULL = into the job's folder of the spool */
+    output_place out, errors;            /* `run`: where the output files go; a path of NULL = into the job's folder of the spool */
 } daemon_options;
 
 /* Take the spool, replay its journal and ledgers, bind the endpoint. Strings are copied. FL_CONFLICT: spool or endpoint in use. */

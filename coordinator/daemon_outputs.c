@@ -26,7 +26,7 @@ static fl_status begin(coord_daemon *d, output_slot *slot, stored_job *job, fl_e
 {
     char name[FL_JOB_NAME_BYTES];
     char *out = daemon_output_path(d, job, false), *errors = daemon_output_path(d, job, true);
-    output_writer_options options = { .job_dir = job->dir, .ledger_dir = job->ledger_dir, .job_name = name, .out = out, .errors = errors, .n_threads = output_rows_cores() };
+    output_writer_options options = { .job_dir = job->dir, .ledger_dir = job->ledger_dir, .job_name = name, .out = { out, d->is_out_new }, .errors = { errors, d->is_errors_new }, .n_threads = output_rows_cores() };
     fl_job_name(job->id, name);
     *slot = (output_slot){ .job = job, .asked_ms = daemon_now_ms() };
     fl_status st = out && errors ? output_writer_start(&slot->writer, &options, job_store_marked(job), job->state != JOB_OPEN, err)

@@ -204,9 +204,11 @@ fl_status daemon_open(coord_daemon **out, const daemon_options *options, fl_err 
     d->workers_are_children = options->workers_are_children;
     d->now = daemon_turn_new();
     if (d->now) d->now->list.turn = ++d->n_turns;
-    if (options->out) d->out = strdup(options->out);
-    if (options->errors) d->errors = strdup(options->errors);
-    if (!d->now || (options->out && !d->out) || (options->errors && !d->errors)) { st = fl_fail(err, FL_FULL, "no memory for a coordinator"); goto done; }
+    if (options->out.path) d->out = strdup(options->out.path);
+    if (options->errors.path) d->errors = strdup(options->errors.path);
+    d->is_out_new = options->out.is_new;
+    d->is_errors_new = options->errors.is_new;
+    if (!d->now || (options->out.path && !d->out) || (options->errors.path && !d->errors)) { st = fl_fail(err, FL_FULL, "no memory for a coordinator"); goto done; }
     if ((st = spool_open(&d->spool, options->spool, SPOOL_CREATE | (options->unsafe_spool ? SPOOL_UNSAFE : 0u), err)) != FL_OK) goto done;
     if ((st = transport_open(&d->transport, options->endpoint, err)) != FL_OK) goto done;
     if (!(journal_path = spool_path(d->spool, "journal.db"))) { st = fl_fail(err, FL_FULL, "no memory for a path"); goto done; }

@@ -49,6 +49,7 @@ struct coord_daemon {
     bool workers_are_children;
     char disk_full[480];                 /* "" = it is not */
     char *out, *errors;                  /* owned; NULL = into the job's folder */
+    bool is_out_new, is_errors_new;
     output_slot writers[DAEMON_WRITERS_MAX];
     job_id follow_failed; fl_err follow_error;           /* a running job's writer that failed; told to the next who fetches */
     char outputs_full[480];              /* "" = there was room for them */

@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include "proto/status.h"
 
+#define FETCH_FILE_SUFFIX_BYTES 26       /* of ".part-job-0123456789abcdef" */
+
 typedef struct {
     const char *path;                    /* borrowed */
     char *part;                          /* owned; the name while it grows */

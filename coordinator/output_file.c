@@ -17,6 +17,7 @@ typedef struct {
     uint64_t n_bytes;                    /* with what is in the buffer */
     uint8_t *buffer; size_t used;        /* owned */
     bool exists;                         /* under the temporary name */
+    bool is_new, is_named;               /* is_new: it replaces nothing */
 } sink;
 
 struct output_files { sink sinks[2]; };  /* OUT, ERR */
@@ -27,11 +28,18 @@ char *output_file_temporary(const char *path, const char *job_name)
     return asprintf(&temporary, "%s.tmp-%s", path, job_name) < 0 ? NULL : temporary;
 }
 
-static fl_status open_sink(sink *s, const char *path, const char *job_name, fl_err *err)
+fl_status output_file_not_ours(const char *path, fl_status code, fl_err *err)
+{
+    return fl_fail(err, code, "%s exists and was not written by this job's spool; choose another output file, or pass --force to overwrite it", path);
+}
+
+static fl_status open_sink(sink *s, output_place place, const char *job_name, fl_err *err)
 {
     struct stat at;
+    const char *path = place.path;
     if (stat(path, &at) == 0 && !S_ISREG(at.st_mode)) return fl_fail(err, FL_CONFLICT, "%s is not a regular file; choose another place", path);
     const char *slash = strrchr(path, '/');
+    s->is_new = place.is_new;
     s->path = strdup(path);
     s->temporary = output_file_temporary(path, job_name);
     s->dir = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
@@ -85,11 +93,30 @@ static fl_status sync_sink(sink *s, fl_err *err)
     return st;
 }
 
+/* Some file systems cannot rename without replacing: a look before it must do there. */
+static int rename_to_new(const char *from, const char *to)
+{
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return 0;
+    if (errno != EINVAL && errno != ENOSYS) return -1;
+    if (access(to, F_OK) != 0) return rename(from, to);
+    errno = EEXIST;
+    return -1;
+}
+
 static fl_status name_sink(sink *s, fl_err *err)
 {
-    if (rename(s->temporary, s->path) != 0) return fl_fail_errno(err, errno, "cannot name %s", s->path);
+    if ((s->is_new ? rename_to_new : rename)(s->temporary, s->path) != 0) {
+        return errno == EEXIST ? output_file_not_ours(s->path, FL_CONFLICT, err) : fl_fail_errno(err, errno, "cannot name %s", s->path);
+    }
     s->exists = false;
+    s->is_named = true;
     return spool_sync_dir(s->dir, err);
+}
+
+/* One of two could not be named: the other one is no more than it was before, so that a next try finds the place as it was. */
+static void take_back(sink *s)
+{
+    if (s->is_new && s->is_named) unlink(s->path);
 }
 
 static void close_sink(sink *s)
@@ -102,13 +129,13 @@ static void close_sink(sink *s)
     free(s->buffer);
 }
 
-fl_status output_files_open(output_files **out, const char *out_path, const char *errors_path, const char *job_name, fl_err *err)
+fl_status output_files_open(output_files **out, output_place out_at, output_place errors_at, const char *job_name, fl_err *err)
 {
     output_files *f = calloc(1, sizeof *f);
-    if (!f) return fl_fail(err, FL_FULL, "no memory to write %s", out_path);
+    if (!f) return fl_fail(err, FL_FULL, "no memory to write %s", out_at.path);
     f->sinks[0].fd = f->sinks[1].fd = -1;
-    fl_status st = open_sink(&f->sinks[0], out_path, job_name, err);
-    if (st == FL_OK) st = open_sink(&f->sinks[1], errors_path, job_name, err);
+    fl_status st = open_sink(&f->sinks[0], out_at, job_name, err);
+    if (st == FL_OK) st = open_sink(&f->sinks[1], errors_at, job_name, err);
     if (st == FL_OK) {
         *out = f;
         f = NULL;
@@ -150,6 +177,7 @@ fl_status output_files_name(output_files *f, fl_err *err)
     if (st == FL_OK) st = sync_sink(&f->sinks[0], err);
     if (st == FL_OK) st = name_sink(&f->sinks[1], err);
     if (st == FL_OK) st = name_sink(&f->sinks[0], err);
+    for (int i = 0; st != FL_OK && i < 2; i++) take_back(&f->sinks[i]);
     return st;
 }
 
@@ -168,7 +196,7 @@ fl_status output_file_write(const char *job_dir, const char *ledger_dir, const c
     fl_status st = output_rows_open(&lines, job_dir, ledger_dir, err);
     if (st == FL_OK) st = output_rows_read(lines, (ledger_place){ 0 }, err);
     if (st == FL_OK && !output_rows_is_closed(lines)) st = fl_fail(err, FL_AGAIN, "the job is not finished yet");
-    if (st == FL_OK) st = output_files_open(&files, out, errors, slash ? slash + 1 : job_dir, err);
+    if (st == FL_OK) st = output_files_open(&files, (output_place){ out, false }, (output_place){ errors, false }, slash ? slash + 1 : job_dir, err);
     if (st == FL_OK) st = output_rows_make(lines, n_threads, NULL, add_batch, files, err);
     if (st == FL_OK) st = output_files_name(files, err);
     if (st == FL_OK) *counts = *output_rows_counts(lines);

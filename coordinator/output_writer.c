@@ -9,6 +9,7 @@
 
 struct output_writer {
     char *job_dir, *ledger_dir, *job_name, *out, *errors;        /* owned */
+    bool is_out_new, is_errors_new;
     int n_threads;
     background thread;
     atomic_bool stop;
@@ -60,7 +61,7 @@ static void wait_for_more(output_writer *w)
 static fl_status follow(output_writer *w, fl_err *err)
 {
     fl_status st = output_rows_open(&w->lines, w->job_dir, w->ledger_dir, err);
-    if (st == FL_OK) st = output_files_open(&w->files, w->out, w->errors, w->job_name, err);
+    if (st == FL_OK) st = output_files_open(&w->files, (output_place){ w->out, w->is_out_new }, (output_place){ w->errors, w->is_errors_new }, w->job_name, err);
     while (st == FL_OK) {
         pthread_mutex_lock(&w->lock);
         ledger_place durable = w->durable;
@@ -95,8 +96,10 @@ fl_status output_writer_start(output_writer **out, const output_writer_options *
     w->job_dir = strdup(options->job_dir);
     w->ledger_dir = strdup(options->ledger_dir);
     w->job_name = strdup(options->job_name);
-    w->out = strdup(options->out);
-    w->errors = strdup(options->errors);
+    w->out = strdup(options->out.path);
+    w->errors = strdup(options->errors.path);
+    w->is_out_new = options->out.is_new;
+    w->is_errors_new = options->errors.is_new;
     w->n_threads = options->n_threads;
     w->durable = durable;
     w->is_closed = is_closed;

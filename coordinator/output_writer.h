@@ -11,7 +11,8 @@ typedef struct output_writer output_writer;
 
 /* Strings are copied. */
 typedef struct {
-    const char *job_dir, *ledger_dir, *job_name, *out, *errors;
+    const char *job_dir, *ledger_dir, *job_name;
+    output_place out, errors;
     int n_threads;                       /* to make lines with, when there are many */
 } output_writer_options;
 

@@ -9,15 +9,17 @@
 #include <unistd.h>
 #include <jansson.h>
 #include "coordinator/job_store.h"
+#include "coordinator/output_file.h"
+#include "proto/detok.h"
 
-#define TEMPORARY_BYTES 26                               /* of ".part-job-0123456789abcdef" behind the name while `fetch` writes a file; `run` takes one less */
+#define TEMPORARY_BYTES 25                               /* of ".tmp-job-0123456789abcdef" behind the name while a file is written */
 
-fl_status run_files_absolute(const char *path, char out[RUN_FILES_PATH_MAX], fl_err *err)
+fl_status run_files_absolute(const char *path, size_t suffix_bytes, char out[RUN_FILES_PATH_MAX], fl_err *err)
 {
     char dir[PATH_MAX], real[PATH_MAX];
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     if (!*name || strcmp(name, ".") == 0 || strcmp(name, "..") == 0) return fl_fail(err, FL_INVALID, "%s is a folder, not a file to write", path);
-    if (strlen(name) + TEMPORARY_BYTES > NAME_MAX) return fl_fail(err, FL_INVALID, "the file name %.40s... has %zu bytes, and at most %d leave room for its temporary name; choose a shorter one", name, strlen(name), NAME_MAX - TEMPORARY_BYTES);
+    if (strlen(name) + suffix_bytes > NAME_MAX) return fl_fail(err, FL_INVALID, "the file name %.40s... has %zu bytes, and at most %zu leave room for its temporary name; choose a shorter one", name, strlen(name), NAME_MAX - suffix_bytes);
     if (strlen(path) >= sizeof dir) return fl_fail(err, FL_INVALID, "a path is longer than %d bytes", PATH_MAX - 1);
     snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash == path ? 1 : slash - path) : 1, slash ? path : ".");
     if (!realpath(dir, real)) {
@@ -25,6 +27,17 @@ fl_status run_files_absolute(const char *path, char out[RUN_FILES_PATH_MAX], fl_
     }
     if (snprintf(out, RUN_FILES_PATH_MAX, "%s/%s", strcmp(real, "/") == 0 ? "" : real, name) >= RUN_FILES_PATH_MAX) return fl_fail(err, FL_INVALID, "the path of %s is too long", path);
     return access(real, W_OK | X_OK) == 0 ? FL_OK : fl_fail_errno(err, errno, "nothing can be written into %s", real);
+}
+
+static bool is_text(const char *text)
+{
+    return fl_utf8_valid((const uint8_t *)text, strlen(text));
+}
+
+fl_status run_files_check_name(const char *job, fl_err *err)
+{
+    const char *slash = strrchr(job, '/');
+    return is_text(slash ? slash + 1 : job) ? FL_OK : fl_fail(err, FL_INVALID, "the name of the job file is no text in UTF-8; rename the file");
 }
 
 static fl_status check_job(const char *job, fl_err *err)
@@ -43,14 +56,16 @@ static bool is_same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-static fl_status check_output(const run_files *f, const char *path, const char *own, bool force, fl_err *err)
+static fl_status check_output(const run_files *f, const char *path, const char *own, bool force, bool *is_new, fl_err *err)
 {
     struct stat at;
     if (is_same_file(path, f->job)) return fl_fail(err, FL_INVALID, "%s is the job itself and would be overwritten; choose another output file", path);
-    if (stat(path, &at) != 0) return FL_OK;
+    bool is_there = stat(path, &at) == 0;
+    *is_new = !is_there && !force;
+    if (!is_there) return FL_OK;
     if (!S_ISREG(at.st_mode)) return fl_fail(err, FL_INVALID, "%s exists and is not a regular file; choose another output file", path);
     if (force || strcmp(path, own) == 0) return FL_OK;
-    return fl_fail(err, FL_INVALID, "%s exists and was not written by this job's spool; choose another output file, or pass --force to overwrite it", path);
+    return output_file_not_ours(path, FL_INVALID, err);
 }
 
 fl_status run_files_resolve(run_files *f, const char *job, const char *out, const char *errors, const char *spool_dir, bool force, fl_err *err)
@@ -58,22 +73,24 @@ fl_status run_files_resolve(run_files *f, const char *job, const char *out, cons
     char path[RUN_FILES_PATH_MAX], own_out[RUN_FILES_PATH_MAX] = "", own_errors[RUN_FILES_PATH_MAX] = "";
     fl_err ignored;
     fl_status st = check_job(job, err);
+    if (st == FL_OK) st = run_files_check_name(job, err);
     if (st != FL_OK) return st;
     f->job = job;
     if (!out && strcmp(job, "-") == 0) return fl_fail(err, FL_INVALID, "a job from standard input needs --out OUT.jsonl");
     snprintf(path, sizeof path, "%s%s", out ? out : job, out ? "" : ".out.jsonl");
-    if ((st = run_files_absolute(path, f->out, err)) != FL_OK) return st;
+    if ((st = run_files_absolute(path, TEMPORARY_BYTES, f->out, err)) != FL_OK) return st;
     if (snprintf(path, sizeof path, "%s%s", errors ? errors : f->out, errors ? "" : ".errors.jsonl") >= (int)sizeof path) return fl_fail(err, FL_INVALID, "the path of the error file is too long");
-    if ((st = run_files_absolute(path, f->errors, err)) != FL_OK) return st;
+    if ((st = run_files_absolute(path, TEMPORARY_BYTES, f->errors, err)) != FL_OK) return st;
     if (snprintf(path, sizeof path, "%s%s", spool_dir ? spool_dir : f->out, spool_dir ? "" : ".spool") >= (int)sizeof path) return fl_fail(err, FL_INVALID, "the path of the spool is too long");
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--) path[n - 1] = '\0';
-    if ((st = run_files_absolute(path, f->spool, err)) != FL_OK) return st;
+    if ((st = run_files_absolute(path, TEMPORARY_BYTES, f->spool, err)) != FL_OK) return st;
+    if (!is_text(f->out) || !is_text(f->errors)) return fl_fail(err, FL_INVALID, "the path of an output file is no text in UTF-8; choose another --out, or rename its folder");
     if (strcmp(f->out, f->errors) == 0) return fl_fail(err, FL_INVALID, "the output file and the error file are both %s", f->out);
     if (strcmp(f->out, f->spool) == 0 || strcmp(f->errors, f->spool) == 0) return fl_fail(err, FL_INVALID, "the spool and an output file are both %s", f->spool);
     st = run_files_recall(f->spool, own_out, own_errors, &ignored);
     if (st != FL_OK && st != FL_NOT_FOUND) return fl_fail(err, st, "%s", ignored.text);
-    if ((st = check_output(f, f->out, own_out, force, err)) != FL_OK) return st;
-    return check_output(f, f->errors, own_errors, force, err);
+    if ((st = check_output(f, f->out, own_out, force, &f->is_out_new, err)) != FL_OK) return st;
+    return check_output(f, f->errors, own_errors, force, &f->is_errors_new, err);
 }
 
 fl_status run_files_remember(const run_files *f, fl_err *err)
@@ -89,6 +106,13 @@ fl_status run_files_remember(const run_files *f, fl_err *err)
     free(text);
     json_decref(json);
     return st;
+}
+
+void run_files_forget(const run_files *f)
+{
+    char path[RUN_FILES_PATH_MAX + 16];
+    snprintf(path, sizeof path, "%s/%s", f->spool, RUN_FILES_MEMORY);
+    unlink(path);
 }
 
 fl_status run_files_recall(const char *spool_dir, char out[RUN_FILES_PATH_MAX], char errors[RUN_FILES_PATH_MAX], fl_err *err)

@@ -59,7 +59,9 @@ static int run_command(int argc, char **argv)
         return ENDED_WELL;
     }
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(commands[i].name, argv[1]) == 0) return commands[i].main(argc - 2, argv + 2);
+        if (strcmp(commands[i].name, argv[1]) != 0) continue;
+        command_stop_on_signal(commands[i].name, "stopped; nothing is lost, run the same command again");        /* until the command has its own way to stop */
+        return commands[i].main(argc - 2, argv + 2);
     }
     fprintf(stderr, "tokenfleet: there is no command '%s'; `tokenfleet --help` lists them\n", argv[1]);
     return ENDED_USAGE;
@@ -67,8 +69,8 @@ static int run_command(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    fill_standard_streams();
     signal(SIGPIPE, SIG_IGN);
+    fill_standard_streams();
     int ended = run_command(argc, argv);
     if (fflush(stdout) == 0 && !ferror(stdout)) return ended;
     if (errno == EPIPE) return ended;                    /* who read the answer has seen enough */

@@ -82,6 +82,43 @@ def job_files(folder):
     check(len(fleet.lines(foreign)) == 1, "OUT was not written with --force")
 
 
+def one_out_for_two(folder):
+    """Two runs with one --out, neither of which finds it at its start: the later one says so and leaves it, also when it is run again."""
+    jobs = [folder / "a.jsonl", folder / "b.jsonl"]
+    out = folder / "out.jsonl"
+    for job, n in zip(jobs, (3, 90)):
+        job.write_bytes(b"".join(b'{"prompt": [1, 2, %d], "max_tokens": %d, "ignore_eos": true}\n' % (i, n) for i in range(4)))
+    late = subprocess.Popen([str(a) for a in fleet.run_args(jobs[1], out, "--spool", folder / "b.spool")], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (folder / "b.spool" / "run.json").exists():
+        time.sleep(0.005)
+    late.send_signal(signal.SIGSTOP)
+    fleet.run(jobs[0], out, "--spool", folder / "a.spool")
+    whole = fleet.both(out)
+    late.send_signal(signal.SIGCONT)
+    words = late.communicate(timeout=60)[1]
+    check(late.returncode == 2 and "--force" in words, f"exit {late.returncode}: {words}")
+    for _ in range(2):
+        check(fleet.both(out) == whole, "the later run has overwritten OUT")
+        check("--force" in fleet.run(jobs[1], out, "--spool", folder / "b.spool", expect=2).stderr, "run again")
+    fleet.run(jobs[0], out, "--spool", folder / "a.spool")
+    check(fleet.both(out) == whole, "its own OUT is not written again")
+    fleet.run(jobs[1], out, "--spool", folder / "b.spool", "--force")
+    check(fleet.both(out) != whole, "--force did not write OUT")
+
+
+def foreign_names(folder):
+    """A name that is no text is refused before anything is made, with what to do."""
+    job = os.fsencode(folder) + b"/j\xff.jsonl"
+    with open(job, "wb") as file:
+        file.write(job_lines(GOOD))
+    for arguments in ([job], [job, "--out", folder / "out.jsonl"], [b"/dev/null", "--out", os.fsencode(folder) + b"/o\xff"]):
+        done = subprocess.run([fleet.TOKENFLEET, "run", *arguments, "--model", str(DEMO)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
+        check(done.returncode == 2 and b"rename" in done.stderr and b"\xff" not in done.stderr, f"exit {done.returncode}: {done.stderr}")
+    done = subprocess.run([fleet.TOKENFLEET, "submit", job, "--to", "tcp://127.0.0.1:9"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
+    check(done.returncode == 2 and b"rename" in done.stderr, f"exit {done.returncode}: {done.stderr}")
+    check(len(os.listdir(folder)) == 1, f"something was left: {os.listdir(folder)}")
+
+
 def bad_lines(folder):
     """Every good row completes and every bad one has its code and line."""
     bad = [b"{", b"[1]", b'"x"', b'{"prompt": "\xff"}', b'{"prompt": "a", "prompt": "b"}', b'{"prompt": "a", "max_tokens": -1}', b'{"prompt": "a", "temperature": "hot"}',
@@ -265,4 +302,4 @@ def interrupted(folder):
 
 
 if __name__ == "__main__":
-    fleet.main([usage, standard_streams, job_files, bad_lines, long_lines, bad_models, changed_job_or_model, spool_and_port_in_use, disk_full, interrupted])
+    fleet.main([usage, standard_streams, job_files, one_out_for_two, foreign_names, bad_lines, long_lines, bad_models, changed_job_or_model, spool_and_port_in_use, disk_full, interrupted])

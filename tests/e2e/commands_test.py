@@ -360,7 +360,7 @@ def ctrl_c(folder):
         time.sleep(0.5)
         interrupted(watch, signal.SIGTERM, expect=4, within=3, word="the job goes on")
         service.coordinator.send_signal(signal.SIGSTOP)
-        waiting = [start(*args, "--to", service.endpoint) for args in (["fetch", name, "--out", folder / "x.jsonl"], ["verify", name], ["retry", name], ["delete", name], ["cancel", name], ["gc"],
+        waiting = [start(*args, "--to", service.endpoint) for args in (["fetch", name, "--out", folder / "x.jsonl"], ["verify", name], ["retry", name], ["delete", name], ["cancel", name], ["gc"], ["list"], ["status", name],
                                                                        ["submit", job])]
         time.sleep(0.5)
         for i, command in enumerate(waiting):

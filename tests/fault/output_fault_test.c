@@ -109,7 +109,7 @@ static output_writer *start(bool is_closed, int n_threads)
 {
     output_writer *w = NULL;
     fl_err err;
-    output_writer_options options = { job->dir, job->ledger_dir, "job-1", out_at, errors_at, n_threads };
+    output_writer_options options = { job->dir, job->ledger_dir, "job-1", { out_at, false }, { errors_at, false }, n_threads };
     must(output_writer_start(&w, &options, ledger_marked(job->ledger), is_closed, &err), &err);
     return w;
 }

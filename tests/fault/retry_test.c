@@ -208,7 +208,7 @@ static bool assert_either(void)
     coord_daemon *d = NULL;
     int n_left = 0;
     snprintf(endpoint, sizeof endpoint, "ipc://%s/s", folder);
-    daemon_options options = { .spool = spool_at, .endpoint = endpoint, .beat_ms = 100, .term_ms = 10000, .out = out_at, .errors = errors_at };
+    daemon_options options = { .spool = spool_at, .endpoint = endpoint, .beat_ms = 100, .term_ms = 10000, .out = { out_at, false }, .errors = { errors_at, false } };
     must(daemon_open(&d, &options, &err), &err);
     assert_int_equal(daemon_n_jobs(d), 1);
     stored_job *job = daemon_job_at(d, 0);
@@ -389,7 +389,7 @@ static bool assert_whole_or_gone(void)
     json_t *report = NULL;
     snprintf(endpoint, sizeof endpoint, "ipc://%s/s", folder);
     snprintf(jobs, sizeof jobs, "%s/jobs", spool_at);
-    daemon_options options = { .spool = spool_at, .endpoint = endpoint, .beat_ms = 100, .term_ms = 10000, .out = out_at, .errors = errors_at };
+    daemon_options options = { .spool = spool_at, .endpoint = endpoint, .beat_ms = 100, .term_ms = 10000, .out = { out_at, false }, .errors = { errors_at, false } };
     must(daemon_open(&d, &options, &err), &err);
     bool is_there = daemon_n_jobs(d) == 1;
     if (is_there) {

@@ -176,6 +176,31 @@ static void what_is_no_regular_file_is_not_replaced(void **unused)
     assert_int_equal(output_file_write(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_CONFLICT);
 }
 
+/* Another `run` with the same --out was faster; either of the two files stops both. */
+static void a_file_that_is_to_be_new_replaces_none(void **unused)
+{
+    (void)unused;
+    fl_err err;
+    struct stat at;
+    const char *paths[] = { out_path, errors_path };
+    for (int taken = 0; taken < 2; taken++) {
+        output_files *files = NULL;
+        assert_int_equal(output_files_open(&files, (output_place){ out_path, true }, (output_place){ errors_path, true }, "job-1", &err), FL_OK);
+        FILE *other = fopen(paths[taken], "we");
+        assert_non_null(other);
+        fputs("precious\n", other);
+        fclose(other);
+        assert_int_equal(output_files_name(files, &err), FL_CONFLICT);
+        assert_non_null(strstr(err.text, "--force"));
+        output_files_close(files);
+        char *kept = fixture_read(paths[taken], NULL);
+        assert_string_equal(kept, "precious\n");
+        free(kept);
+        assert_int_not_equal(stat(paths[1 - taken], &at), 0);
+        assert_int_equal(unlink(paths[taken]), 0);
+    }
+}
+
 static void an_edited_line_is_found_and_its_row_is_named(void **unused)
 {
     (void)unused;
@@ -226,6 +251,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_completed_job_that_lacks_a_result_is_corrupt_and_leaves_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(what_a_killed_process_left_does_not_stay, setup, teardown),
         cmocka_unit_test_setup_teardown(what_is_no_regular_file_is_not_replaced, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_file_that_is_to_be_new_replaces_none, setup, teardown),
         cmocka_unit_test_setup_teardown(an_edited_line_is_found_and_its_row_is_named, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
