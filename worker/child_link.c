@@ -29,7 +29,7 @@ struct child_link {
     bool was_killed, was_hung;       /* by us; for want of progress, computing all the time */
     int64_t moved_ms, moved_cpu_ms;  /* when it last made a token, and its CPU time then */
     int64_t hung_ms;
-    int64_t n_oom;                   /* oom_count_read, a moment ago */
+    int64_t n_oom, n_oom_before;     /* oom_count_read at the last look and at the one before, which was surely before an end that is noticed now */
     byte_queue out, in;
     size_t taken;                    /* bytes of `in` that the last message borrowed */
     char words[WORDS_BYTES]; size_t words_bytes;
@@ -151,7 +151,7 @@ fl_status child_link_start(child_link *link, fl_err *err)
     link->stderr_fd = errors[0];
     link->broken = link->was_killed = link->was_hung = false;
     link->moved_ms = link->moved_cpu_ms = link->hung_ms = 0;
-    link->n_oom = oom_count_read();
+    link->n_oom = link->n_oom_before = oom_count_read();
     link->words_bytes = 0;
     pair[0] = errors[0] = -1;
 done:
@@ -191,6 +191,7 @@ void child_link_note_progress(child_link *link, int64_t now_ms)
 {
     link->moved_ms = now_ms;
     link->moved_cpu_ms = link->pid ? cpu_ms(link->pid) : 0;
+    link->n_oom_before = link->n_oom;
     link->n_oom = oom_count_read();
 }
 
@@ -383,7 +384,7 @@ static bool is_crash(int signal_number)
 /* Did it end by its own doing? A SIGKILL says so only where the kernel counted a process that it killed for want of memory. */
 static void judge(const child_link *link, child_end *end)
 {
-    bool is_oom = end->signal_number == SIGKILL && !link->was_killed && link->n_oom >= 0 && oom_count_read() > link->n_oom;
+    bool is_oom = end->signal_number == SIGKILL && !link->was_killed && link->n_oom_before >= 0 && oom_count_read() > link->n_oom_before;
     if (is_oom) snprintf(end->sentence, sizeof end->sentence, "the kernel ended the engine process for want of memory");
     if (link->hung_ms) snprintf(end->sentence, sizeof end->sentence, "the engine process computed no token for %lld s and was ended", (long long)(link->hung_ms / 1000));
     end->is_evidence = is_crash(end->signal_number) || is_oom || link->was_hung || (end->signal_number == 0 && end->exit_status == WORKER_ENDED_MEMORY);
