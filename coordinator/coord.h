@@ -40,7 +40,7 @@ typedef struct { const void *data; size_t bytes; void *owner; } coord_body;
 typedef struct {
     uint32_t beat_ms;                    /* heartbeat interval told to workers */
     uint32_t term_ms;                    /* a lease ends when no beat renewed it for so long; a worker silent for so long is gone */
-    uint32_t copy_ms;                    /* a lease must be so old, and older than results took on average, before an idle worker copies its rows */
+    uint32_t copy_ms;                    /* a lease must be so old, and older than results took on average, before an idle worker copies rows of it that its own worker has begun */
     uint32_t progress_ms;                /* a lease whose worker's token totals stand still for so long is lost */
     uint64_t next_lease;                 /* the journal's counter, >= 1 */
     /* A pure check of a whole result body (fl_result_decode with the job's vocabulary). NULL: all are valid. */

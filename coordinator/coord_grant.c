@@ -2,7 +2,7 @@
  * A worker is filled up to a window, in tokens: what it asked for (credit_tokens), but at first only WINDOW_ROWS_FIRST rows, doubled with
  * each lease it finishes, so that workers which come a little later find work too. It is refilled when it is half empty. A shard is never more than the
  * 1/(2 x workers) part of what waits, so shards shrink towards the end and all workers end together. When nothing waits any more, a worker without rows gets
- * copies: half of what the worker with most of them holds alone, from its end. Each sample counts when the first of its two leases brings it, and leaves the other one.
+ * copies: half of what the worker with most of them holds alone, from its end; of a young lease only what its worker has not begun. Each sample counts when the first of its two leases brings it, and leaves the other one.
  * Whatever they cost in tokens, the lines of
  * all leases of a worker are at most COORD_LINE_BYTES: that is what one GRANT and what the worker keeps can take. */
 #include <stdlib.h>
@@ -226,14 +226,23 @@ static bool may_copy_row(const lease *l, const worker *w, row_index row)
     return row_table_queue(l->job->rows, row) != ROW_QUEUE_SUSPECT && has_room_for(l->job, w, row);
 }
 
+/* How many samples of the lease may be copied: all when it is late, else half of what its worker says that it has not begun. */
+static uint64_t copyable_samples(const coord *c, const lease *l)
+{
+    const job *j = l->job;
+    const worker *holder = worker_find(c, l->worker);
+    int64_t age_ms = c->now_ms - l->granted_ms;
+    if (age_ms >= (int64_t)c->options.copy_ms && (j->n_timed == 0 || (uint64_t)age_ms >= j->timed_ms / j->n_timed)) return UINT64_MAX;
+    return holder && holder->newest.v == l->id.v ? holder->n_spare / 2 : 0;
+}
+
 /* Tokens of the lease's rows that this worker may copy. */
 static uint64_t copyable_cost(const coord *c, const lease *l, const worker *w)
 {
     const job *j = l->job;
-    int64_t age_ms = c->now_ms - l->granted_ms;
     uint64_t cost = 0;
     row_index row;
-    if (l->worker.v == w->id.v || l->is_alone || age_ms < (int64_t)c->options.copy_ms || (j->n_timed > 0 && (uint64_t)age_ms < j->timed_ms / j->n_timed)) return 0;
+    if (l->worker.v == w->id.v || l->is_alone || copyable_samples(c, l) == 0) return 0;
     for (uint32_t at = 0; lease_next_row(l, &at, &row);)
         if (may_copy_row(l, w, row)) cost += (uint64_t)row_copyable(l, row) * row_table_cost(j->rows, row);
     return cost;
@@ -258,7 +267,8 @@ static void shard_copy(shard *s, const lease *l, row_index row)
 static void shard_fill_copy(shard *s, const coord *c, const lease *l, const worker *w, uint64_t budget, bool mostly_open)
 {
     const row_table *rows = l->job->rows;
-    for (uint32_t i = l->n_samples; i-- > 0 && (s->n_items == 0 || s->cost < budget);) {
+    uint64_t most = copyable_samples(c, l);
+    for (uint32_t i = l->n_samples; i-- > 0 && (s->n_items == 0 || (s->cost < budget && s->n_samples < most));) {
         row_index row = { l->samples[i].row };
         if (i > 0 && l->samples[i - 1].row == row.v) continue;           /* a row is taken at its first sample */
         uint32_t n = may_copy_row(l, w, row) ? row_copyable(l, row) : 0;
@@ -288,6 +298,8 @@ static bool grant_copy(coord *c, worker *w, job *j)
     shard_fill_copy(&s, c, most, w, budget, true);
     if (s.n_items == 0) shard_fill_copy(&s, c, most, w, budget, false);
     if (s.n_items == 0) return false;
+    worker *holder = worker_find(c, most->worker);
+    if (holder) holder->n_spare -= (uint32_t)least(holder->n_spare, s.n_samples);
     j->n_copied += s.n_samples;
     grant_shard(c, w, j, &s, false);
     return true;

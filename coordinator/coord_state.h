@@ -59,7 +59,8 @@ typedef struct worker {
     int64_t heard_ms, progress_ms;       /* last message; last change of its token totals or last result */
     uint64_t prefill_tokens, decode_tokens, preemptions, unanswered_bytes;
     pace pace;                           /* of prefill_tokens and decode_tokens */
-    uint32_t running, waiting;
+    uint32_t running, waiting, n_spare;  /* n_spare: of the waiting ones of the last beat, those that nobody copied since */
+    lease_id newest;                     /* of its leases: what waits there is at its end */
     uint64_t held_tokens;                /* of all samples its leases still hold */
     uint64_t held_line_bytes;            /* of all rows of its leases */
     uint32_t n_leases, window_rows;

@@ -211,6 +211,7 @@ static void hello(coord *c, worker_id id, const wire_hello *m)
             w->held_tokens += l->cost_left;
             w->held_line_bytes += l->line_bytes;
             w->is_alone |= l->is_alone;
+            if (l->id.v > w->newest.v) w->newest = l->id;
         }
     }
     free(w->model);
@@ -262,7 +263,7 @@ static void beat(coord *c, worker_id id, const wire_beat *m)
     w->decode_tokens = m->decode_tokens;
     pace_note(&w->pace, c->now_ms, c->options.beat_ms, w->prefill_tokens, w->decode_tokens);
     w->running = (uint32_t)m->running;
-    w->waiting = (uint32_t)m->waiting;
+    w->waiting = w->n_spare = (uint32_t)m->waiting;
     bool could = has_unanswered_room(w) && !w->is_draining;
     w->unanswered_bytes = m->unanswered_bytes;
     w->preemptions = m->preemptions;

@@ -116,6 +116,7 @@ lease *lease_add(coord *c, lease_id id, job *j, worker_id worker_of_it, const le
         w->n_leases++;
         w->held_tokens += l->cost_left;
         w->held_line_bytes += l->line_bytes;
+        if (id.v > w->newest.v) w->newest = id;
     }
     return l;
 }

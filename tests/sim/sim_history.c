@@ -243,7 +243,8 @@ static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
     int job = sim_job_index(a->job.v);
     sim_job *j = &s->jobs[job];
     uint64_t once[SIM_WORDS] = { 0 }, more[SIM_WORDS] = { 0 };
-    sim_lease fresh = { .id = a->lease.v, .worker = a->worker.v, .job = job };
+    sim_lease fresh = { .id = a->lease.v, .worker = a->worker.v, .granted_ms = sim_shell_now(s), .job = job };
+    int64_t copied_ms = INT64_MAX;                       /* age of the youngest lease that it copies */
     memcpy(fresh.bits, bits, sizeof fresh.bits);
     uint32_t n_rows = 0, n_suspects = 0, n_samples = 0;
     for (size_t i = 0; i < s->live.n; i++) {
@@ -252,6 +253,7 @@ static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
         for (int k = 0; k < SIM_WORDS && o->job == job; k++) {
             uint64_t shared = bits[k] & o->bits[k];
             if (shared && o->worker == a->worker.v) sim_violation(s, "lease %" PRIu64 " copies lease %" PRIu64 " for the same worker", a->lease.v, o->id);
+            if (shared && fresh.granted_ms - o->granted_ms < copied_ms) copied_ms = fresh.granted_ms - o->granted_ms;
             more[k] |= once[k] & shared;
             once[k] |= shared;
         }
@@ -284,6 +286,7 @@ static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
     if (fresh.is_copy && coord_job_find(s->core, a->job, &now) && now.rows_waiting > now.rows_suspect + now.rows_room)
         sim_violation(s, "lease %" PRIu64 ": a copy while %" PRIu64 " rows wait", a->lease.v, now.rows_waiting);
     sim_hit(s, fresh.is_copy ? SIM_LEASE_COPY : SIM_LEASE_GRANTED);
+    if (copied_ms < SIM_COPY_MS) sim_hit(s, SIM_COPY_OF_WAITING);
     j->seen.granted++;
     if (fresh.is_copy) j->seen.copied += n_samples;
     s->live.v = sim_grow(s->live.v, &s->live.capacity, s->live.n, sizeof *s->live.v);
@@ -444,7 +447,7 @@ void sim_see_restart(sim *s)
     for (size_t i = 0; i < s->leases.n; i++) {           /* newest first */
         const sim_lease *l = &s->leases.v[i];
         sim_job *j = &s->jobs[l->job];
-        sim_lease own = { .id = l->id, .worker = l->worker, .job = l->job };
+        sim_lease own = { .id = l->id, .worker = l->worker, .granted_ms = sim_shell_now(s), .job = l->job };
         for (uint64_t row = 0; row < j->n_rows && !j->is_deleted && !j->is_closed; row++)
             for (uint32_t k = 0; k < j->rows[row].n; k++) {
                 if (!sim_bit(l->bits, row, k) || j->rows[row].appended >> k & 1 || j->rows[row].is_error_appended) continue;

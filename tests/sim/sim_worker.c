@@ -223,6 +223,10 @@ static void send_beat(sim *s, sim_worker *w)
     uint64_t ids[SIM_JOBS_MAX * SIM_ROWS_MAX * SIM_N_MAX];
     wire_msg m = { .type = WIRE_BEAT };
     m.beat = (wire_beat){ .decode_tokens = w->tokens, .draining = w->is_draining };
+    for (size_t i = 0; i < w->n_tasks; i++) {
+        m.beat.running += w->tasks[i].state == TASK_RUNNING;
+        m.beat.waiting += w->tasks[i].state == TASK_WAITING;
+    }
     m.beat.leases = (wire_list){ ids, held_leases(w, ids) };
     say(s, w, &m);
     w->beat_ms = s->now_ms + SIM_BEAT_MS;

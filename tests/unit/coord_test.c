@@ -700,6 +700,27 @@ static void a_copy_waits_until_nothing_else_does_and_the_lease_is_old(void **sta
     rig_close(&r);
 }
 
+static void a_young_lease_is_copied_as_far_as_it_has_not_begun(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    hello(&r, 1);
+    add_job(&r, 5, 1);
+    assert_int_equal(status(&r).rows_tail, 5);
+    uint64_t leases[] = { 10, 11, 12 };
+    wire_msg m = { .type = WIRE_BEAT };
+    m.beat = (wire_beat){ .leases = { leases, 3 }, .running = 3, .waiting = 2 };
+    hello(&r, 2);
+    assert_null(find_send(&r, 2, WIRE_GRANT));               /* nobody said that something has not begun */
+    assert_int_equal(say(&r, 1, &m), FL_OK);
+    beat(&r, 2, 0, 0);
+    wire_grant g = grant_of(&r, 2);
+    assert_int_equal(g.rows.n, 1);
+    assert_int_equal(g.rows.v[0], 4);                        /* of the newest lease */
+    rig_close(&r);
+}
+
 /* Worker 1 holds the job's only row of n samples, worker 2 has a copy of it. */
 static void open_with_a_copy(rig *r, uint32_t n, uint64_t *first, uint64_t *copy)
 {
@@ -1243,6 +1264,7 @@ int main(void)
         cmocka_unit_test(restored_leases_get_a_full_term_and_two_workers_may_hold_the_same),
         cmocka_unit_test(an_idle_worker_copies_the_last_rows_and_only_the_sample_leaves_the_other_lease),
         cmocka_unit_test(a_copy_waits_until_nothing_else_does_and_the_lease_is_old),
+        cmocka_unit_test(a_young_lease_is_copied_as_far_as_it_has_not_begun),
         cmocka_unit_test(a_lost_copy_gives_nothing_back),
         cmocka_unit_test(a_copied_row_that_ends_an_engine_runs_alone),
         cmocka_unit_test(rows_of_which_most_is_open_are_copied_first),
