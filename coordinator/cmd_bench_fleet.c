@@ -133,16 +133,16 @@ static fl_status interrupted(fl_err *err)
     return fl_fail(err, FL_AGAIN, "interrupted; nothing is left of the bench");
 }
 
-static fl_status read_endpoint(bench *b, bool *is_there)
+/* False until the coordinator has written where it can be asked. */
+static bool read_endpoint(bench *b)
 {
     char path[4200];
     snprintf(path, sizeof path, "%s/" DAEMON_ENDPOINT_FILE, b->spool);
     FILE *file = fopen(path, "re");
-    *is_there = file != NULL;
-    if (!file) return FL_OK;
+    if (!file) return false;
     b->endpoint[fread(b->endpoint, 1, sizeof b->endpoint - 1, file)] = '\0';
     fclose(file);
-    return FL_OK;
+    return true;
 }
 
 static fl_status start_coordinator(bench *b, fl_err *err)
@@ -158,7 +158,7 @@ static fl_status start_coordinator(bench *b, fl_err *err)
         if (is_interrupted()) return interrupted(err);
         if (waited > START_MS) return fl_fail(err, FL_TIMEOUT, "the coordinator did not come up within %d s", START_MS / 1000);
         poll(NULL, 0, WATCH_MS);
-        st = read_endpoint(b, &is_there);
+        is_there = read_endpoint(b);
     }
     b->found.at_start = bench_usage_of(b->coordinator);
     return st;

@@ -32,7 +32,7 @@ static bool is_full(const output_batch *b)
 /* Hand on what there is of a batch, and have it empty again; false: nothing more is wanted. */
 typedef bool (*hand_on)(void *context, output_batch *b);
 
-/* Fill rows up to `end`. before_large is asked ahead of a large row. */
+/* Fill rows up to `end`. `part` gets what there is ahead of a large row, which stands alone, and whenever the batch is full. */
 static fl_status fill(output_maker *m, output_batch *b, uint64_t end, hand_on part, void *context, fl_err *err)
 {
     while (b->first.v + b->n_rows < end) {

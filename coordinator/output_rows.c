@@ -116,7 +116,6 @@ fl_status output_rows_read(output_rows *o, ledger_place until, fl_err *err)
 }
 
 bool output_rows_is_closed(const output_rows *o) { return o->cause != 0; }
-uint64_t output_rows_ready(const output_rows *o) { return o->ready - o->next; }
 const job_counts *output_rows_counts(const output_rows *o) { return &o->counts; }
 
 int output_rows_cores(void)

@@ -17,7 +17,6 @@ void      output_rows_close(output_rows *o);             /* accepts NULL */
 /* Read the ledger on, up to `until` (ledger_reader_read). FL_CORRUPT: with the place. */
 fl_status output_rows_read(output_rows *o, ledger_place until, fl_err *err);
 bool      output_rows_is_closed(const output_rows *o);   /* the closing record was read: all rows can be made */
-uint64_t  output_rows_ready(const output_rows *o);       /* rows behind those already made that can be made now */
 
 /* Make what is ready with at most n_threads and hand it to `take` batch by batch, in order, on the calling thread. *stop (NULL: never) ends it early with
  * FL_CLOSED. Rows before one that fails are handed out first. Anything but FL_OK from `take` ends it and is returned. */

@@ -1,4 +1,5 @@
-/* printable.h - text that others chose (names of jobs and models, custom_ids, sentences with them) on its way to somebody's terminal. */
+/* printable.h - text that others chose (names of jobs and models, custom_ids, sentences with them) on its way to somebody's terminal.
+ * Threads  plain functions. */
 #ifndef COORDINATOR_PRINTABLE_H
 #define COORDINATOR_PRINTABLE_H
 

@@ -219,7 +219,7 @@ uint64_t spawn_deaths(const spawn *s)
     return s->deaths;
 }
 
-void spawn_signal(spawn *s, int signal_number)
+static void signal_all(spawn *s, int signal_number)
 {
     for (int i = 0; i < s->n_slots; i++) {
         if (s->slots[i].pid > 0) kill(s->slots[i].pid, signal_number);
@@ -230,13 +230,13 @@ void spawn_close(spawn *s, int64_t grace_ms)
 {
     if (!s) return;
     s->restarts = false;
-    if (spawn_alive(s)) spawn_signal(s, SIGTERM);
+    if (spawn_alive(s)) signal_all(s, SIGTERM);
     fl_err ignored;
     for (int64_t end = now_in_ms() + grace_ms; spawn_alive(s) && now_in_ms() < end; ) {
         spawn_tend(s, now_in_ms(), &ignored);
         if (spawn_alive(s)) poll(NULL, 0, 5);
     }
-    spawn_signal(s, SIGKILL);
+    signal_all(s, SIGKILL);
     for (int i = 0; i < s->n_slots; i++) {
         if (s->slots[i].pid > 0) waitpid(s->slots[i].pid, NULL, 0);
         if (s->slots[i].output >= 0) close(s->slots[i].output);

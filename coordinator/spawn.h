@@ -31,7 +31,6 @@ void spawn_note_progress(spawn *s);                      /* something was commit
 void spawn_no_restart(spawn *s);                         /* from now on a worker that ends stays ended */
 int  spawn_alive(const spawn *s);
 uint64_t spawn_deaths(const spawn *s);                   /* that were not asked for */
-void spawn_signal(spawn *s, int signal_number);          /* to every live worker */
 
 /* End them: SIGTERM, after grace_ms SIGKILL; then wait for each. Accepts NULL. */
 void spawn_close(spawn *s, int64_t grace_ms);

@@ -11,6 +11,4 @@
  * good-bye. FL_IO, FL_FULL: no socket or memory. FL_CORRUPT: the coordinator broke the protocol. */
 fl_status stub_fleet_run(const char *endpoint, uint32_t n_workers, const stub_options *options, int stop_fd, fl_err *err);
 
-int64_t stub_fleet_now_us(void);         /* CLOCK_BOOTTIME */
-
 #endif

@@ -17,14 +17,14 @@ static const struct { const char *name; int (*main)(int argc, char **argv); cons
     { "list", cmd_list, "the jobs of a coordinator or spool" },
     { "status", cmd_status, "how a job stands" },
     { "watch", cmd_watch, "follow a job until it ends" },
-    { "fetch", cmd_fetch, "download a finished job's output and error files" },
+    { "fetch", cmd_fetch, "download a job's output and error files; of a running job as they grow" },
     { "verify", cmd_verify, "prove that a job's results are whole and unedited" },
     { "cancel", cmd_cancel, "end a job and keep what is finished" },
-    { "bench-fleet", cmd_bench_fleet, "how big a fleet can one coordinator feed on this machine" },
-    { "torture", cmd_torture, "prove on this machine that nothing is lost when everything fails" },
     { "retry", cmd_retry, "run a finished job's failed rows again" },
     { "delete", cmd_delete, "take a finished job out of a coordinator or spool" },
     { "gc", cmd_gc, "remove what is left over in a spool, and old jobs" },
+    { "bench-fleet", cmd_bench_fleet, "how big a fleet can one coordinator feed on this machine" },
+    { "torture", cmd_torture, "prove on this machine that nothing is lost when everything fails" },
 };
 #define N_COMMANDS (sizeof commands / sizeof *commands)
 

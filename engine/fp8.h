@@ -1,5 +1,6 @@
 /* fp8.h - F8_E4M3 weights (4 exponent bits, 3 of fraction, no infinity; Micikevicius et al. 2022, arXiv:2209.05433) and their scales, as fp32.
- * The stored value times its scale, rounded once to fp32, is the weight: what the reference computes when it takes such a checkpoint apart. */
+ * The stored value times its scale, rounded once to fp32, is the weight: what the reference computes when it takes such a checkpoint apart.
+ * Threads  plain functions. */
 #ifndef ENGINE_FP8_H
 #define ENGINE_FP8_H
 

@@ -1,5 +1,7 @@
 /* parts.h - what families compute in the same way, said once: projections, a gated MLP, experts, attention with rotated queries and keys, and the
- * activations for them. A family's own file says in which order, with which norms, gates and routers. */
+ * activations for them. A family's own file says in which order, with which norms, gates and routers.
+ * Threads  the engine's, like the forward pass.
+ * Errors   bind_* return what bind_weight does (model_family.h), naming file and tensor; FL_FULL without memory. */
 #ifndef ENGINE_MODELS_PARTS_H
 #define ENGINE_MODELS_PARTS_H
 
