@@ -253,7 +253,10 @@ def spool_and_port_in_use(folder):
         check("in use" in done.stderr and str(port) in done.stderr, done.stderr)
     first = subprocess.Popen([fleet.TOKENFLEET, "coordinator", "--spool", str(spool), "--bind", f"tcp://127.0.0.1:{port}"])
     try:
-        time.sleep(0.5)
+        deadline = time.monotonic() + 60
+        while not (spool / "endpoint").exists():
+            check(time.monotonic() < deadline, "no coordinator comes up")
+            time.sleep(0.05)
         start = time.monotonic()
         done = fleet.call([fleet.TOKENFLEET, "coordinator", "--spool", spool, "--bind", "tcp://127.0.0.1:0"], expect=3, timeout=30)
         check(str(first.pid) in done.stderr, f"the holder {first.pid} is not named: {done.stderr}")
@@ -291,6 +294,7 @@ def interrupted(folder):
     job.write_bytes(job_lines(*[{"prompt": [i + 3] * 20, "max_tokens": 200, "ignore_eos": True} for i in range(120)]))
     fleet.run(job, plain)
     run = subprocess.Popen(fleet.run_args(job, out, "--batch", "4"), stderr=subprocess.PIPE, text=True)
+    fleet.wait_catches(run, signal.SIGINT)
     time.sleep(0.8)
     run.send_signal(signal.SIGINT)
     words = run.communicate(timeout=60)[1]

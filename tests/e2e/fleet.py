@@ -91,6 +91,17 @@ def command_of(pid):
         return []
 
 
+def wait_catches(process, *signals):
+    """Until the process takes these signals itself: before that a signal ends it by default, and a loaded machine may need a while to get there."""
+    deadline = time.monotonic() + 60
+    while process.poll() is None:
+        masks = dict(line.split(":", 1) for line in open(f"/proc/{process.pid}/status") if line.startswith(("SigBlk", "SigCgt")))
+        if all((int(masks["SigBlk"], 16) | int(masks["SigCgt"], 16)) >> (number - 1) & 1 for number in signals):
+            return
+        check(time.monotonic() < deadline, f"process {process.pid} does not catch {signals}")
+        time.sleep(0.02)
+
+
 def wait_gone(pids):
     """Workers and engines of a killed run end by themselves."""
     deadline = time.monotonic() + 20
