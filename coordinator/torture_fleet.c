@@ -83,12 +83,18 @@ static bool ended_with(int status, int code)
     return WIFEXITED(status) && WEXITSTATUS(status) == code;
 }
 
+/* SIGTERM met a process that was too young to catch it: it had taken nothing yet. */
+static bool ended_unborn(torture_end may, int status)
+{
+    return may == END_DRAINED && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM;
+}
+
 static fl_status worker_ended(torture_fleet *f, torture_process *w, int status, int64_t now_ms, fl_err *err)
 {
     torture_end may = w->may_end;
     *w = (torture_process){ .host = w->host, .due_ms = w->due_ms };
     if (may == END_KILLED) return FL_OK;
-    bool is_well = ended_with(status, ENDED_WELL);
+    bool is_well = ended_with(status, ENDED_WELL) || ended_unborn(may, status);
     if (is_well && (may == END_DRAINED || now_ms - f->drained_ms < DRAINED_MS)) {
         f->n_drained++;
         w->due_ms = now_ms + DRAINED_PAUSE_MS;
@@ -103,7 +109,7 @@ static fl_status coordinator_ended(torture_fleet *f, int status, int64_t now_ms,
     torture_end may = c->may_end;
     *c = (torture_process){ .due_ms = c->due_ms };
     if (may == END_KILLED) return FL_OK;
-    if (may == END_DRAINED && (ended_with(status, ENDED_WELL) || ended_with(status, ENDED_INCOMPLETE))) {
+    if (may == END_DRAINED && (ended_with(status, ENDED_WELL) || ended_with(status, ENDED_INCOMPLETE) || ended_unborn(may, status))) {
         f->n_drained++;
         c->due_ms = now_ms + DRAINED_PAUSE_MS;
         return FL_OK;
