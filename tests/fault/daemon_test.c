@@ -18,6 +18,7 @@
 #define N_GOOD 40
 #define HELD_MAX 1024
 #define DIED 9
+#define WAIT_MS 60000                    /* generous: sanitizer builds on a busy machine */
 
 /* ---- a disk that fails ---- */
 
@@ -239,7 +240,7 @@ static void turn(coord_daemon *d)
 
 static void serve_to_the_end(coord_daemon *d, stored_job *job, stub *w)
 {
-    int64_t until = daemon_now_ms() + 20000;
+    int64_t until = daemon_now_ms() + WAIT_MS;
     while (job->state == JOB_OPEN || job->outputs_due) {
         turn(d);
         stub_read(w);
@@ -373,7 +374,7 @@ static void a_full_disk_answers_nothing_and_goes_on_when_there_is_room(void **un
     stored_job *job = the_job(d);
     stub_open(&w, endpoint, 77);
     stub_hello(&w);
-    int64_t until = daemon_now_ms() + 10000;
+    int64_t until = daemon_now_ms() + WAIT_MS;
     while (w.n_held == 0) {
         assert_true(daemon_now_ms() < until);
         turn(d);
@@ -410,7 +411,7 @@ static void a_daemon_that_ends_on_a_full_disk_loses_nothing_that_was_answered(vo
     the_job(d);
     stub_open(&w, endpoint, 77);
     stub_hello(&w);
-    int64_t until = daemon_now_ms() + 10000;
+    int64_t until = daemon_now_ms() + WAIT_MS;
     while (w.n_committed == 0) {
         assert_true(daemon_now_ms() < until);
         turn(d);
@@ -447,7 +448,7 @@ static void nonsense_is_dropped_or_refused_and_the_daemon_goes_on(void **unused)
     stub_send(&stranger, &(wire_msg){ .type = WIRE_BEAT });
     stub_send(&stranger, &(wire_msg){ .type = WIRE_REQUEST, .request = { .number = 1, .verb = wire_text("dance"), .args = wire_text("[1") } });
     stub_hello(&w);
-    int64_t until = daemon_now_ms() + 10000;
+    int64_t until = daemon_now_ms() + WAIT_MS;
     while (w.n_held == 0 || stranger.n_hello_wanted == 0) {
         assert_true(daemon_now_ms() < until);
         turn(d);
@@ -477,7 +478,7 @@ static void a_worker_that_dies_gives_its_rows_to_the_next(void **unused)
     stub_open(&dead, endpoint, 70);
     dead.answers_nothing = true;
     stub_hello(&dead);
-    int64_t until = daemon_now_ms() + 10000;
+    int64_t until = daemon_now_ms() + WAIT_MS;
     while (dead.n_held == 0) {
         assert_true(daemon_now_ms() < until);
         turn(d);
@@ -503,7 +504,7 @@ static void a_cancelled_job_is_closed_with_what_was_committed(void **unused)
     stored_job *job = the_job(d);
     stub_open(&w, endpoint, 77);
     stub_hello(&w);
-    int64_t until = daemon_now_ms() + 10000;
+    int64_t until = daemon_now_ms() + WAIT_MS;
     while (w.n_committed == 0) {
         assert_true(daemon_now_ms() < until);
         turn(d);
