@@ -4,13 +4,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#include "coordinator/cores.h"
 #include "coordinator/daemon.h"
 #include "coordinator/flags.h"
 #include "coordinator/progress.h"
@@ -181,17 +181,10 @@ static fl_status find_or_make_job(run *r, fl_err *err)
     return run_files_remember(&r->files, err);
 }
 
-/* Cores this process may run on. */
-static uint64_t available_cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint64_t)CPU_COUNT(&set) : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
-}
-
 static fl_status start_workers(run *r, fl_err *err)
 {
     const run_options *o = r->options;
-    uint64_t cores = available_cores(), threads = o->threads ? o->threads : cores > o->workers ? cores / o->workers : 1;
+    uint64_t cores = (uint64_t)cores_here(), threads = o->threads ? o->threads : cores > o->workers ? cores / o->workers : 1;
     const struct { const char *flag; uint64_t value; } numbers[] = {
         { "--threads", threads }, { "--batch", o->batch }, { "--prefill-budget", o->prefill_budget }, { "--kv-tokens", o->kv_tokens }, { "--max-context", o->max_context },
     };

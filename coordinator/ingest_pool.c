@@ -1,9 +1,9 @@
 #include "coordinator/ingest_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include "coordinator/cores.h"
 
 typedef enum { SLOT_BLANK, SLOT_FILLED, SLOT_PARSED } slot_state;
 typedef struct { ingest_block block; slot_state state; } slot;
@@ -39,17 +39,11 @@ static void *parser_main(void *context)
     return NULL;
 }
 
-static int cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
 fl_status ingest_pool_open(ingest_pool **out, int n_threads, const char *defaults, fl_err *err)
 {
     sigset_t all, before;
     fl_status st = FL_OK;
-    if (n_threads <= 0) n_threads = cores();
+    if (n_threads <= 0) n_threads = cores_here();
     if (n_threads > POOL_THREADS_MAX) n_threads = POOL_THREADS_MAX;
     ingest_pool *p = calloc(1, sizeof *p);
     if (p) p->slots = calloc((size_t)n_threads * 2 + 2, sizeof *p->slots);

@@ -1,9 +1,8 @@
 #include "coordinator/output_rows.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include "coordinator/cores.h"
 #include "coordinator/ledger_reader.h"
 #include "coordinator/output_crew.h"
 
@@ -120,9 +119,8 @@ const job_counts *output_rows_counts(const output_rows *o) { return &o->counts; 
 
 int output_rows_cores(void)
 {
-    cpu_set_t set;
-    long n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : sysconf(_SC_NPROCESSORS_ONLN);
-    return n < 1 ? 1 : n > CORES_MAX ? CORES_MAX : (int)n;
+    int n = cores_here();
+    return n > CORES_MAX ? CORES_MAX : n;
 }
 
 static fl_status take_batch(void *context, const output_batch *b, fl_err *err)
