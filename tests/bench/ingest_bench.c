@@ -98,6 +98,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: ingest_bench FILE [DIR] [RUNS]\n");
         return 2;
     }
+    if (access(argv[1], R_OK) != 0) {                    /* before there is a folder that would stay */
+        perror(argv[1]);
+        return 1;
+    }
     if (argc > 2) snprintf(dir, sizeof dir, "%s/ingest_bench.XXXXXX", argv[2]);
     else snprintf(dir, sizeof dir, "%s.bench.XXXXXX", argv[1]);
     if (!mkdtemp(dir)) {
