@@ -55,7 +55,7 @@ static fl_status collect_leftovers(collection *c, fl_err *err)
     return st;
 }
 
-static fl_status collect_job(collection *c, const journal_job *job, fl_err *err)
+static fl_status collect_job(collection *c, const journal_job *job, job_id *old, size_t *n_old, fl_err *err)
 {
     uint64_t finished_s = 0, bytes = 0;
     char *dir = spool_job_path(c->source->spool, job->id, NULL);
@@ -64,11 +64,22 @@ static fl_status collect_job(collection *c, const journal_job *job, fl_err *err)
     if (finished_s + c->options->days * DAY_S > (uint64_t)time(NULL)) goto done;
     if ((st = spool_tree_bytes(dir, &bytes, err)) != FL_OK) goto done;
     list_item(c, dir, "a finished job", bytes);
-    if (c->options->is_dry) goto done;
-    st = journal_job_delete(c->journal, job->id, err);
-    if (st == FL_OK) st = spool_job_remove(c->source->spool, job->id, err);
+    old[(*n_old)++] = job->id;
 done:
     free(dir);
+    return st;
+}
+
+/* The journal forgets them all in one transaction; folders that it does not name are leftovers, should this end early. */
+static fl_status collect_old_jobs(collection *c, fl_err *err)
+{
+    size_t n_old = 0;
+    job_id *old = malloc((c->n_jobs + 1) * sizeof *old);
+    fl_status st = old ? FL_OK : fl_fail(err, FL_FULL, "no memory for a list of jobs");
+    for (size_t i = 0; st == FL_OK && i < c->n_jobs; i++) st = collect_job(c, &c->jobs[i], old, &n_old, err);
+    if (st == FL_OK && !c->options->is_dry) st = journal_jobs_delete(c->journal, old, n_old, err);
+    for (size_t i = 0; st == FL_OK && i < n_old && !c->options->is_dry; i++) st = spool_job_remove(c->source->spool, old[i], err);
+    free(old);
     return st;
 }
 
@@ -78,7 +89,7 @@ static fl_status collect_in_spool(const job_source *source, const gc_options *o,
     fl_status st = job_source_journal(source, &c.journal, err);
     if (st == FL_OK) st = journal_jobs(c.journal, note_job, &c, err);
     if (st == FL_OK) st = collect_leftovers(&c, err);
-    for (size_t i = 0; st == FL_OK && o->days != DAYS_NONE && i < c.n_jobs; i++) st = collect_job(&c, &c.jobs[i], err);
+    if (st == FL_OK && o->days != DAYS_NONE) st = collect_old_jobs(&c, err);
     if (st == FL_OK) *reply = json_pack("{s:O, s:I, s:I, s:[]}", "items", c.items, "unnamed", (json_int_t)0, "bytes", c.bytes, "busy");
     journal_close(c.journal);
     json_decref(c.items);
@@ -106,7 +117,7 @@ static fl_status collect_at_coordinator(job_source *source, const gc_options *o,
     while (st == FL_OK && left > 0) {
         json_t *again = NULL;
         poll(NULL, 0, ASK_MS);
-        st = ask(source, true, DAYS_NONE, &again, err);
+        st = client_call(source->client, "gc", json_pack("{s:i, s:b, s:b}", "older_than", -1, "dry_run", true, "removing_only", true), NULL, JOB_SOURCE_CALL_MS, &again, NULL, NULL, err);
         left = (long long)json_integer_value(json_object_get(again, "removing"));
         json_decref(again);
     }

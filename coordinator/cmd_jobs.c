@@ -209,7 +209,7 @@ static fl_status delete_in_spool(const job_source *source, bool force, json_t **
     if (st == FL_OK && !force) st = check_closed(source, err);
     if (st == FL_OK) st = spool_tree_bytes(dir, &bytes, err);
     if (st == FL_OK) st = job_source_journal(source, &j, err);
-    if (st == FL_OK) st = journal_job_delete(j, source->id, err);
+    if (st == FL_OK) st = journal_jobs_delete(j, &source->id, 1, err);
     journal_close(j);
     if (st == FL_OK) st = spool_job_remove(source->spool, source->id, err);
     if (st == FL_OK) *reply = json_pack("{s:s, s:I}", "state", "deleted", "bytes", (json_int_t)bytes);

@@ -57,8 +57,9 @@ stored_job *daemon_job_find(coord_daemon *d, job_id id);       /* NULL: unknown 
 /* Why a job's folder must not change under somebody right now ("its output files are being written"); NULL: it may. */
 const char *daemon_job_busy(const coord_daemon *d, const stored_job *job);
 
-/* Take a closed job that is not busy out of journal, core and memory, durable when this returns: `job` is no more. Its folder goes in the background. */
-fl_status daemon_job_delete(coord_daemon *d, stored_job *job, fl_err *err);
+/* Take n closed jobs that are not busy out of journal, core and memory, in one transaction, durable when this returns: they are no more. Their folders go in the
+ * background. FL_CONFLICT, FL_AGAIN: one of them is open or busy, and all of them stay. */
+fl_status daemon_jobs_delete(coord_daemon *d, stored_job *const *jobs, size_t n, fl_err *err);
 
 /* Begin to run a closed job's failed rows again (job_retry.h), in the background; the job is open when daemon_last_retry tells that it ended well. One at a
  * time: FL_AGAIN while another one is under way or the job is busy. */

@@ -91,22 +91,53 @@ const char *daemon_job_busy(const coord_daemon *d, const stored_job *job)
     return service_job_busy(d->service, job->id);
 }
 
-fl_status daemon_job_delete(coord_daemon *d, stored_job *job, fl_err *err)
+/* One of those that the journal does not name any more. */
+static fl_status forget_job(coord_daemon *d, stored_job *job, fl_err *err)
 {
-    const char *busy = daemon_job_busy(d, job);
-    if (job->state == JOB_OPEN) return fl_fail(err, FL_CONFLICT, "the job is running");
-    if (busy) return fl_fail(err, FL_AGAIN, "%s", busy);
     event ev = { .type = EVENT_JOB_REMOVE, .job_id = job->id };
-    size_t at = 0;
-    fl_err ignored;
-    fl_status st = journal_job_delete(d->journal, job->id, err);
-    if (st != FL_OK) return st;
-    if ((st = daemon_step(d, &ev, &ignored)) == FL_FULL) return fl_fail(err, st, "%s", ignored.text);    /* a job that was closed at the start is not known to the core */
-    st = daemon_remove(d, job->dir, err);
-    while (d->jobs[at] != job) at++;
-    memmove(&d->jobs[at], &d->jobs[at + 1], (d->n_jobs - at - 1) * sizeof *d->jobs);
-    d->n_jobs--;
+    fl_err why;
+    if (daemon_step(d, &ev, &why) == FL_FULL) return fl_fail(err, FL_FULL, "%s", why.text);      /* a job that was closed at the start is not known to the core */
+    fl_status st = daemon_remove(d, job->dir, err);
     job_store_close(job);
+    return st;
+}
+
+static int compare_jobs(const void *a, const void *b)
+{
+    uint64_t x = (*(stored_job *const *)a)->id.v, y = (*(stored_job *const *)b)->id.v;
+    return (x > y) - (x < y);
+}
+
+/* Out of the list of jobs, whose order stays; `gone` are sorted by id. */
+static void unlist_jobs(coord_daemon *d, stored_job *const *gone, size_t n)
+{
+    size_t n_kept = 0;
+    for (size_t i = 0; i < d->n_jobs; i++) {
+        if (!bsearch(&d->jobs[i], gone, n, sizeof *gone, compare_jobs)) d->jobs[n_kept++] = d->jobs[i];
+    }
+    d->n_jobs = n_kept;
+}
+
+fl_status daemon_jobs_delete(coord_daemon *d, stored_job *const *jobs, size_t n, fl_err *err)
+{
+    stored_job **sorted = malloc((n + 1) * sizeof *sorted);
+    job_id *ids = malloc((n + 1) * sizeof *ids);
+    fl_status st = sorted && ids ? FL_OK : fl_fail(err, FL_FULL, "no memory to delete %zu jobs", n);
+    for (size_t i = 0; st == FL_OK && i < n; i++) {
+        const char *busy = daemon_job_busy(d, jobs[i]);
+        sorted[i] = jobs[i];
+        ids[i] = jobs[i]->id;
+        if (jobs[i]->state == JOB_OPEN) st = fl_fail(err, FL_CONFLICT, "the job is running");
+        else if (busy) st = fl_fail(err, FL_AGAIN, "%s", busy);
+    }
+    if (st == FL_OK) st = journal_jobs_delete(d->journal, ids, n, err);
+    if (st == FL_OK) {
+        qsort(sorted, n, sizeof *sorted, compare_jobs);
+        unlist_jobs(d, sorted, n);
+    }
+    for (size_t i = 0; st == FL_OK && i < n; i++) st = forget_job(d, sorted[i], err);
+    free(sorted);
+    free(ids);
     return st;
 }
 

@@ -308,10 +308,10 @@ fl_status journal_job_remove(journal *j, job_id id, fl_err *err)
     return finish(j, j->statement[DROP_JOB], "remove a job from", err);
 }
 
-fl_status journal_job_delete(journal *j, job_id id, fl_err *err)
+fl_status journal_jobs_delete(journal *j, const job_id *ids, size_t n, fl_err *err)
 {
     fl_status st = journal_begin(j, err);
-    if (st == FL_OK) st = journal_job_remove(j, id, err);
+    for (size_t i = 0; st == FL_OK && i < n; i++) st = journal_job_remove(j, ids[i], err);
     if (st == FL_OK) st = journal_commit(j, err);
     if (st != FL_OK) journal_rollback(j);
     return st;

@@ -342,7 +342,7 @@ static fl_status delete_job(service *s, const json_t *args, service_reply *reply
     if (job->state == JOB_OPEN) {
         return fl_fail(err, FL_CONFLICT, "%s is running; end it first with `tokenfleet cancel %s`, or pass --force, which does both", service_text(args, "job"), service_text(args, "job"));
     }
-    if ((st = spool_tree_bytes(job->dir, &bytes, err)) == FL_OK) st = daemon_job_delete(s->daemon, job, err);
+    if ((st = spool_tree_bytes(job->dir, &bytes, err)) == FL_OK) st = daemon_jobs_delete(s->daemon, &job, 1, err);
     json_object_set_new(reply->json, "state", json_string(st == FL_AGAIN ? "busy" : "deleted"));
     json_object_set_new(reply->json, "bytes", json_integer((json_int_t)bytes));
     if (st != FL_AGAIN) return st;
@@ -373,15 +373,16 @@ static fl_status collect(void *context, const gc_item *item, fl_err *err)
     return c->is_dry ? FL_OK : daemon_remove(c->s->daemon, item->path, err);
 }
 
-/* Finished jobs whose outputs were written so many days ago; those somebody uses are named instead. */
+/* Finished jobs whose outputs were written so many days ago; those somebody uses are named instead. All go in one transaction: the loop waits for one sync. */
 static fl_status collect_old_jobs(collection *c, json_int_t days, fl_err *err)
 {
-    stored_job *job;
-    fl_status st = FL_OK;
-    for (size_t i = daemon_n_jobs(c->s->daemon); st == FL_OK && i-- > 0; ) {
+    size_t n = daemon_n_jobs(c->s->daemon), n_old = 0;
+    stored_job **old = malloc((n + 1) * sizeof *old);
+    fl_status st = old ? FL_OK : fl_fail(err, FL_FULL, "no memory for a list of jobs");
+    for (size_t i = 0; st == FL_OK && i < n; i++) {
         char name[FL_JOB_NAME_BYTES];
         uint64_t bytes = 0, finished_s = 0;
-        job = daemon_job_at(c->s->daemon, i);
+        stored_job *job = daemon_job_at(c->s->daemon, i);
         const char *busy = daemon_job_busy(c->s->daemon, job);
         if (job->state == JOB_OPEN || job->outputs_due || !job_store_finished(job->dir, &finished_s)) continue;
         if (finished_s + (uint64_t)days * DAY_S > (uint64_t)time(NULL)) continue;
@@ -393,8 +394,10 @@ static fl_status collect_old_jobs(collection *c, json_int_t days, fl_err *err)
         }
         if ((st = spool_tree_bytes(job->dir, &bytes, err)) != FL_OK) break;
         list_item(c, job->dir, "a finished job", bytes);
-        if (!c->is_dry) st = daemon_job_delete(c->s->daemon, job, err);
+        old[n_old++] = job;
     }
+    if (st == FL_OK && !c->is_dry) st = daemon_jobs_delete(c->s->daemon, old, n_old, err);
+    free(old);
     return st;
 }
 
@@ -404,7 +407,8 @@ static fl_status gc(service *s, const json_t *args, service_reply *reply, fl_err
     collection c = { .s = s, .reply = reply, .is_dry = json_is_true(json_object_get(args, "dry_run")) };
     json_int_t days = json_integer_value(json_object_get(args, "older_than"));
     fl_status st = days >= 0 ? refuse_in_run(s, err) : FL_OK;
-    if (st != FL_OK) return st;
+    json_object_set_new(reply->json, "removing", json_integer((json_int_t)daemon_n_removing(s->daemon)));
+    if (st != FL_OK || json_is_true(json_object_get(args, "removing_only"))) return st;
     gc_job *named = calloc(n + SUBMITS_MAX, sizeof *named);
     if (!named) return fl_fail(err, FL_FULL, "no memory for a list of jobs");
     for (size_t i = 0; i < n; i++) {

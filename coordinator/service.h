@@ -14,7 +14,7 @@
  *   retry         {job, begun} -> {state: "running", begun} asked again with its own begun until it is not running; then {state: "open", again, kept, bad}, or
  *                 {state: "nothing", kept, bad} when no row failed
  *   delete        {job} -> {state: "busy", why} asked again, or {state: "deleted", bytes}
- *   gc            {older_than, dry_run} -> {items: [{path, what, bytes}], unnamed, bytes, busy: [{job, why}], removing}    older_than: days, -1 = no jobs;
+ *   gc            {older_than, dry_run, removing_only} -> {items: [{path, what, bytes}], unnamed, bytes, busy: [{job, why}], removing}    older_than: days, -1 = no jobs;
  *                                                                                  unnamed: so many items more, counted in bytes
  * A failure is the status and {error: sentence}; an unknown job is FL_NOT_FOUND and named.
  * Threads  the daemon's. */

@@ -374,7 +374,7 @@ static fl_status delete_once(fl_err *err)
 {
     open_spool o;
     fl_status st = open_all(&o, err);
-    if (st == FL_OK) st = journal_job_delete(o.journal, the_id, err);
+    if (st == FL_OK) st = journal_jobs_delete(o.journal, &the_id, 1, err);
     if (st == FL_OK) st = spool_job_remove(o.spool, the_id, err);
     close_all(&o);
     return st;

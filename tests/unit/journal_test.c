@@ -10,9 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "coordinator/journal.h"
+
+static int n_syncs;                                      /* this program's own syncs stand before the C library's */
+
+int fdatasync(int fd)
+{
+    n_syncs++;
+    return (int)syscall(SYS_fdatasync, fd);
+}
+
+int fsync(int fd)
+{
+    n_syncs++;
+    return (int)syscall(SYS_fsync, fd);
+}
 
 static char folder[] = "/tmp/tokenfleet-journal-XXXXXX";
 static char path[64];
@@ -146,6 +161,34 @@ static void a_transaction_that_was_not_committed_leaves_nothing(void **state)
     memset(&leases, 0, sizeof leases);
     must(journal_leases(j, see_lease, &leases, &err), &err);
     assert_int_equal(leases.n, 0);
+    journal_close(j);
+}
+
+/* The disk is waited for once, however many jobs go. */
+static void many_jobs_are_deleted_with_one_sync(void **state)
+{
+    (void)state;
+    fl_err err = { 0 };
+    job_id ids[300];
+    seen jobs = { 0 };
+    write_some();
+    journal *j = open_it();
+    must(journal_begin(j, &err), &err);
+    for (uint64_t i = 0; i < 300; i++) {
+        ids[i] = (job_id){ 1000 + i };
+        must(journal_job_add(j, ids[i], 1700000002, "one of many", &err), &err);
+    }
+    must(journal_commit(j, &err), &err);
+    ids[299] = (job_id){ 5 };                            /* it has leases */
+    n_syncs = 0;
+    must(journal_jobs_delete(j, ids, 300, &err), &err);
+    assert_in_range(n_syncs, 1, 3);
+    must(journal_jobs(j, see_job, &jobs, &err), &err);
+    assert_int_equal(jobs.n, 2);
+    assert_int_equal(jobs.id[1].v, 1299);
+    memset(&jobs, 0, sizeof jobs);
+    must(journal_leases(j, see_lease, &jobs, &err), &err);
+    assert_int_equal(jobs.n, 0);
     journal_close(j);
 }
 
@@ -325,7 +368,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         T(what_was_committed_is_there_after_reopening), T(a_transaction_that_was_not_committed_leaves_nothing), T(content_out_of_range_is_named),
-        T(a_newer_schema_and_a_foreign_file_are_refused), T(views_and_triggers_are_refused), T(a_second_holder_is_refused),
+        T(a_newer_schema_and_a_foreign_file_are_refused), T(views_and_triggers_are_refused), T(a_second_holder_is_refused), T(many_jobs_are_deleted_with_one_sync),
         T(a_retried_job_is_open_with_its_new_ledger_and_without_leases), T(a_journal_of_the_first_schema_is_read_and_brought_up), T(only_its_owner_may_read_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
