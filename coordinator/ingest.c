@@ -19,7 +19,7 @@
 #include "proto/bytes.h"
 #include "proto/job_row.h"
 
-enum { READ_CHUNK = 256 * 1024, UNKNOWN_MAX = 48, UNKNOWN_NAME = 65, MAGIC_BYTES = 6, CHECKSUM_CHUNK = 64 * 1024 };
+enum { READ_CHUNK = 256 * 1024, UNKNOWN_MAX = 48, UNKNOWN_NAME = 65, MAGIC_BYTES = 6, CHECKSUM_CHUNK = 64 * 1024, HOLE_BYTES = 4096 };      /* so many NULs in one piece become a hole of the copy */
 #define LINE_ROOM ((size_t)FL_LINE_BYTES_MAX + 5)         /* a line that fills so much and has no end is too long, even with a BOM and 0x0D */
 
 typedef struct { char name[UNKNOWN_NAME]; uint64_t n_rows; } unknown_field;
@@ -297,11 +297,19 @@ static fl_status cut_lines(ingest *in, const char *data, size_t n_bytes, fl_err 
     return st;
 }
 
+/* Into job.jsonl. NULs become a hole, which reads the same: a sparse file, or /dev/zero until somebody stops it, fills no disk. */
+static fl_status keep(ingest *in, const char *data, size_t n_bytes, fl_err *err)
+{
+    bool is_hole = n_bytes >= HOLE_BYTES && data[0] == '\0' && memcmp(data, data + 1, n_bytes - 1) == 0;
+    if (!is_hole) return write_all(in->job_fd, data, n_bytes, in->job_dir, ROWS_JOB_FILE, err);
+    return lseek(in->job_fd, (off_t)n_bytes, SEEK_CUR) >= 0 ? FL_OK : fl_fail_errno(err, errno, "ingest: write %s/%s", in->job_dir, ROWS_JOB_FILE);
+}
+
 /* Decompressed bytes, in order. */
 static fl_status take_plain(void *context, const void *data, size_t n_bytes, fl_err *err)
 {
     ingest *in = context;
-    fl_status st = in->is_cloned ? FL_OK : write_all(in->job_fd, data, n_bytes, in->job_dir, ROWS_JOB_FILE, err);
+    fl_status st = in->is_cloned ? FL_OK : keep(in, data, n_bytes, err);
     XXH3_128bits_update(in->hash, data, n_bytes);
     in->n_bytes += n_bytes;
     return st == FL_OK ? cut_lines(in, data, n_bytes, err) : st;
@@ -429,6 +437,7 @@ fl_status ingest_end(ingest *in, ingest_report *report, fl_err *err)
     XXH128_canonicalFromHash(&hash, XXH3_128bits_digest(in->hash));
     memcpy(in->report.hash, hash.digest, ROWS_HASH_BYTES);
     in->report.n_bytes = in->n_bytes;
+    if (!in->is_cloned && ftruncate(in->job_fd, (off_t)in->n_bytes) != 0) return fl_fail_errno(err, errno, "ingest: write %s/%s", in->job_dir, ROWS_JOB_FILE);       /* it may end with a hole */
     if ((st = find_double_ids(in, err)) != FL_OK) return st;
     if ((st = write_header(in, err)) != FL_OK) return st;
     if (fsync(in->job_fd) != 0) return fl_fail_errno(err, errno, "ingest: sync %s/%s", in->job_dir, ROWS_JOB_FILE);

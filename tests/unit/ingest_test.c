@@ -403,6 +403,38 @@ static void lines_too_long_are_faults_and_cost_no_memory(void **state)
     rows_close(r);
 }
 
+/* What reads back the same is no reason to fill a disk: 32 MB of NULs between two rows, and as many behind them. */
+static void nuls_take_no_room_in_the_copy(void **state)
+{
+    (void)state;
+    static const char row[] = "\n{\"prompt\":\"x\"}\n";
+    const size_t zeros = (size_t)32 << 20, n = 2 * (zeros + sizeof row - 1);
+    char *data = calloc(1, n), *copy = malloc(n), path[128];
+    faults all;
+    ingest_report report;
+    fl_err err;
+    struct stat at;
+    assert_true(data && copy);
+    memcpy(data, row, sizeof row - 1);
+    memcpy(data + sizeof row - 1 + zeros, row, sizeof row - 1);
+    snprintf(path, sizeof path, "%s/%s", dir, ROWS_JOB_FILE);
+    for (size_t step = 1 << 16; step <= 1 << 20; step <<= 4) {
+        assert_int_equal(push(data, n, step, &all, &report, &err), FL_OK);
+        assert_int_equal(report.n_rows, 4);
+        assert_int_equal(report.n_bad, 2);
+        assert_int_equal(stat(path, &at), 0);
+        assert_int_equal(at.st_size, n);
+        assert_true((size_t)at.st_blocks * 512 < zeros / 4);
+        FILE *file = fopen(path, "rbe");
+        assert_non_null(file);
+        assert_int_equal(fread(copy, 1, n, file), n);
+        fclose(file);
+        assert_memory_equal(copy, data, n);
+    }
+    free(data);
+    free(copy);
+}
+
 static void many_ids_are_told_apart(void **state)
 {
     (void)state;
@@ -675,6 +707,7 @@ int main(void)
         INGEST_TEST(a_visitor_can_end_the_walk_and_half_an_ingest_is_no_job),
         INGEST_TEST(a_write_that_fails_at_any_byte_leaves_no_job),
         INGEST_TEST(lines_too_long_are_faults_and_cost_no_memory),
+        INGEST_TEST(nuls_take_no_room_in_the_copy),
         INGEST_TEST(many_ids_are_told_apart),
         INGEST_TEST(threads_and_pieces_change_nothing),
         INGEST_TEST(a_generated_name_is_a_name_as_any),
