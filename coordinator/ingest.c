@@ -278,7 +278,7 @@ static fl_status count_long(ingest *in, const char *data, size_t *n, fl_err *err
     size_t bytes = feed ? (size_t)(feed - data) : *n;
     if (!in->long_has_text) in->long_has_text = !fl_line_is_blank(data, bytes);
     in->long_bytes += bytes;
-    if (!feed) return FL_OK;
+    if (!feed) return tell(in, err);                     /* it may have no end: who waits must be able to stop */
     *n = bytes + 1;
     return push_long(in, err);
 }

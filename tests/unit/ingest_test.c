@@ -631,6 +631,21 @@ static void an_ingest_can_be_stopped(void **state)
     free(data);
 }
 
+/* /dev/zero has no line's end at which to ask. */
+static void an_ingest_can_be_stopped_in_a_line_without_an_end(void **state)
+{
+    (void)state;
+    int notes = 0;
+    size_t n = (size_t)72 << 20;
+    char *data = calloc(1, n);
+    assert_non_null(data);
+    faults all;
+    ingest_report report;
+    fl_err err;
+    assert_int_equal(push_with(&(ingest_options){ .name = "job", .job_dir = dir, .note = stop_at_the_second_note, .context = &notes }, data, n, 1 << 20, &all, &report, &err), FL_CLOSED);
+    free(data);
+}
+
 static void change_byte(const char *name, long at, int flip)
 {
     char path[128];
@@ -713,6 +728,7 @@ int main(void)
         INGEST_TEST(a_generated_name_is_a_name_as_any),
         INGEST_TEST(suffixes_make_names_unless_they_are_taken),
         INGEST_TEST(an_ingest_can_be_stopped),
+        INGEST_TEST(an_ingest_can_be_stopped_in_a_line_without_an_end),
         INGEST_TEST(every_flipped_byte_of_the_index_is_noticed),
         INGEST_TEST(truncated_files_are_corrupt_also_after_open),
     };
