@@ -340,7 +340,6 @@ void model_logits(model *m, const float *hidden, int32_t n_rows, float *logits)
     if (m->config.logit_softcap > 0.0f) m->o->soft_cap(m->o, logits, m->config.logit_softcap, n_rows, m->config.n_vocab);
 }
 
-int32_t model_routing_count(const model *m) { return m->n_moe_layers; }
 
 model_routing model_routing_at(const model *m, int32_t index)
 {

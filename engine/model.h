@@ -53,7 +53,6 @@ void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *s
 /* logits [n_rows, n_vocab] of hidden rows. */
 void model_logits(model *m, const float *hidden, int32_t n_rows, float *logits);
 
-int32_t       model_routing_count(const model *m);       /* MoE layers; 0 = dense */
 model_routing model_routing_at(const model *m, int32_t index);
 
 #endif

@@ -2,7 +2,6 @@
 #ifndef TESTS_JOB_FIXTURE_H
 #define TESTS_JOB_FIXTURE_H
 
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,22 +10,15 @@
 #include "coordinator/job_store.h"
 #include "proto/detok.h"
 #include "proto/result.h"
+#include "tests/temp_folder.h"
 
 #define FIXTURE_VOCAB 26
 #define FIXTURE_FINGERPRINT "0123456789abcdef0123456789abcdef"
 #define FIXTURE_NUMERICS "cpu/1/test/test"
 
-static inline int fixture_remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-    (void)info;
-    (void)kind;
-    (void)where;
-    return remove(path);
-}
-
 static inline void fixture_remove(const char *dir)
 {
-    nftw(dir, fixture_remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    temp_folder_remove(dir);
 }
 
 /* n rows, every fourth with two samples, and a bad line behind each tenth. Returns the number of rows. */

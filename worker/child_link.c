@@ -167,11 +167,6 @@ bool child_link_runs(const child_link *link)
     return link->pid != 0;
 }
 
-pid_t child_link_pid(const child_link *link)
-{
-    return link->pid;
-}
-
 void child_link_kill(child_link *link)
 {
     link->was_killed = true;

@@ -21,7 +21,6 @@ void      child_link_close(child_link *link);            /* kills and reaps a pr
 
 fl_status child_link_start(child_link *link, fl_err *err);           /* none may run */
 bool      child_link_runs(const child_link *link);
-pid_t     child_link_pid(const child_link *link);
 void      child_link_kill(child_link *link);             /* SIGKILL; its end is then seen by child_link_recv */
 
 /* Call about each second while it runs and owes something. When `n_tokens` (all that it computed) stands still for limit_ms, it is ended (true, once). The end is evidence only when it

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +16,7 @@
 #include <unistd.h>
 
 #include "coordinator/ledger.h"
+#include "tests/temp_folder.h"
 
 static int fail_after = -1, fail_with, n_failed;         /* calls until one fails; -1: none does */
 static bool fail_syncs;                                  /* count syncs, else writes and creates */
@@ -55,19 +55,10 @@ int openat(int dir, const char *path, int flags, ...)
 static char folder[] = "/tmp/tokenfleet-ledger-XXXXXX";
 static char dir[64];
 
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-    (void)info;
-    (void)kind;
-    (void)where;
-    return remove(path);
-}
-
 static int setup(void **state)
 {
     (void)state;
-    strcpy(folder + sizeof folder - 7, "XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (temp_folder_make(folder) != 0) return -1;
     snprintf(dir, sizeof dir, "%s/ledger", folder);
     fail_after = -1;
     n_failed = 0;
@@ -78,7 +69,7 @@ static int teardown(void **state)
 {
     (void)state;
     fail_after = -1;
-    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return temp_folder_remove(folder);
 }
 
 #define N_GROUPS 5

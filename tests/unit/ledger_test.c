@@ -6,7 +6,6 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,23 +18,15 @@
 #include "coordinator/ledger_reader.h"
 #include "coordinator/ledger_record.h"
 #include "coordinator/ledger_verify.h"
+#include "tests/temp_folder.h"
 
 static char folder[] = "/tmp/tokenfleet-ledger-XXXXXX";
 static char dir[64], segment[96];
 
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-    (void)info;
-    (void)kind;
-    (void)where;
-    return remove(path);
-}
-
 static int setup(void **state)
 {
     (void)state;
-    strcpy(folder + sizeof folder - 7, "XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (temp_folder_make(folder) != 0) return -1;
     snprintf(dir, sizeof dir, "%s/ledger", folder);
     snprintf(segment, sizeof segment, "%s/000001.seg", dir);
     return 0;
@@ -44,7 +35,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return temp_folder_remove(folder);
 }
 
 static fl_bytes text(const char *s) { return (fl_bytes){ s, strlen(s) }; }

@@ -6,7 +6,6 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,23 +16,15 @@
 #include <unistd.h>
 
 #include "coordinator/spool.h"
+#include "tests/temp_folder.h"
 
 static char folder[] = "/tmp/tokenfleet-spool-XXXXXX";
 static char dir[64];
 
-static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-    (void)info;
-    (void)kind;
-    (void)where;
-    return remove(path);
-}
-
 static int setup(void **state)
 {
     (void)state;
-    strcpy(folder + sizeof folder - 7, "XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (temp_folder_make(folder) != 0) return -1;
     snprintf(dir, sizeof dir, "%s/spool", folder);
     return 0;
 }
@@ -41,7 +32,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     (void)state;
-    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return temp_folder_remove(folder);
 }
 
 static spool *open_it(void)
