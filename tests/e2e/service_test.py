@@ -10,6 +10,8 @@ import time
 import fleet
 from fleet import DEMO, check
 
+TERM_S = 30                              # of a lease whose worker is silent, unless --lease-term says otherwise
+
 
 def free_port():
     with socket.socket() as probe:
@@ -118,11 +120,12 @@ def tail(folder):
         took = time.monotonic() - start
         service.workers[0].send_signal(signal.SIGCONT)
         check(now["state"] == "completed", f"the job is {now['state']}")
-        check(copied > 0, "no row was copied")
+        # a copy and the job's end may both fall between two looks; but without copies the frozen worker's rows come back only when its lease ends
+        check(copied > 0 or took < TERM_S, f"no row was copied in {took:.1f} s")
         service.call("fetch", name, "--out", folder / "fetched.jsonl")
         service.call("verify", name)
     check(fleet.both(folder / "fetched.jsonl") == fleet.both(folder / "plain.jsonl"), "another hash with copies")
-    return f"{copied} samples copied, {took:.1f} s with a frozen worker"
+    return f"{copied or 'some'} samples copied, {took:.1f} s with a frozen worker"
 
 
 def cancelled(folder):
