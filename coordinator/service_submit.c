@@ -152,7 +152,8 @@ fl_status service_submit_piece(service_submit *s, const json_t *args, const fl_b
     return FL_OK;
 }
 
-/* The job is whole and durable in its folder: from now on it is the daemon's. */
+/* The job is whole and durable in its folder: from now on it is the daemon's. The journal knows it when daemon_add_job returns, so the answer need not wait for what the turn
+ * decides beside it: on a full disk that may be long. */
 static fl_status add_job(service_submit *s, job_id id, stored_job *job, const ingest_report *report, service_reply *reply, fl_err *err)
 {
     char name[FL_JOB_NAME_BYTES];
@@ -173,7 +174,6 @@ static fl_status add_job(service_submit *s, job_id id, stored_job *job, const in
     coord_job_status status_now;
     bool waits = coord_job_find(daemon_core(s->daemon), id, &status_now) && status_now.state == JOB_OPEN;
     json_object_set_new(reply->json, "why", json_string(waits ? status_now.why : ""));
-    reply->after_sync = true;
     return FL_OK;
 }
 
