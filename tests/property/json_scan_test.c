@@ -27,8 +27,8 @@ static const char *const documents[] = {
     "{\"aa\":1,\"ab\":2,\"ba\":3,\"bb\":4,\"a\":5,\"b\":6,\"\":7,\"c\":8,\"d\":9,\"e\":10,\"f\":11,\"g\":12,\"h\":13,\"i\":14,\"j\":15,\"k\":16,\"l\":17,\"m\":18}",
     "{\"a\":18446744073709551615,\"b\":-9223372036854775808,\"c\":1e308,\"d\":123456789012345678}",
     "\"\\ud800\\udc00\\udbff\\udfff\"", "-0", "true", "[1e5,1.0,0.1]",
-    "{\"messages\":[{\"role\":\"user\",\"content\":\"a text of more than sixteen bytes, {[with]} \\\"marks\\\" in it\\n\"},{\"role\":\"assistant\",\"content\":\"\xC3\xA9\xC3\xA9\xE2\x82\xAC and sixteen more bytes\"}],"
-    "\"chat_template_kwargs\":{\"a long name of a key\":[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]],\"b\":{}},\"max_tokens\":16,                   \"temperature\" : 0.7 }",
+    ("{\"messages\":[{\"role\":\"user\",\"content\":\"a text of more than sixteen bytes, {[with]} \\\"marks\\\" in it\\n\"},{\"role\":\"assistant\",\"content\":\"\xC3\xA9\xC3\xA9\xE2\x82\xAC and sixteen more bytes\"}],"
+     "\"chat_template_kwargs\":{\"a long name of a key\":[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]],\"b\":{}},\"max_tokens\":16,                   \"temperature\" : 0.7 }"),
 };
 static const char *const pieces[] = {
     "{", "}", "[", "]", ",", ":", "\"", "\\", "\\u", "\\ud83d", "\\ude00", "\\u0000", "0", "1", "-", ".", "e", "+", "null", "true", "\"a\":", "\"b\":1,", " ", "\n", "\xC3", "\xA9",
