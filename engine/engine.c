@@ -43,7 +43,7 @@ struct engine {
     int32_t *row_begin, *slots; bool *is_prefill;
     int32_t *tables; size_t tables_capacity;
     logit_row *rows;
-    float *hidden, *logits, *lse;
+    act *hidden; float *logits, *lse;
 };
 
 /* ---- open ---- */
@@ -87,7 +87,7 @@ static fl_status open_step_memory(engine *e, fl_err *err)
     e->row_begin = calloc(seqs + 1, sizeof *e->row_begin);
     e->slots = calloc(seqs, sizeof *e->slots);
     e->is_prefill = calloc(seqs, sizeof *e->is_prefill);
-    e->hidden = calloc(rows * (size_t)c->hidden, sizeof *e->hidden);
+    e->hidden = calloc(rows * (size_t)c->hidden, e->o->act_bytes);
     e->logits = calloc((size_t)e->plan.n_logit_rows, row_bytes);
     e->lse = calloc((size_t)e->plan.n_logit_rows, sizeof *e->lse);
     bool ok = e->ids && e->positions && e->seq_of_row && e->logit_rows && e->rows && e->row_begin && e->slots && e->is_prefill && e->hidden && e->logits && e->lse;
@@ -421,7 +421,7 @@ static fl_status use_logits(engine *e, int32_t n_logits, fl_err *err)
     const size_t n_vocab = (size_t)e->info.n_vocab, hidden = (size_t)model_describe(e->m)->hidden;
     for (int32_t begin = 0; st == FL_OK && begin < n_logits; begin += e->plan.n_logit_rows) {
         int32_t n = n_logits - begin < e->plan.n_logit_rows ? n_logits - begin : e->plan.n_logit_rows;
-        model_logits(e->m, e->hidden + (size_t)begin * hidden, n, e->logits);
+        model_logits(e->m, act_at(e->o, e->hidden, (size_t)begin * hidden), n, e->logits);
         e->o->log_sum_exp(e->o, e->lse, e->logits, n, e->info.n_vocab);
         for (int32_t i = 0; st == FL_OK && i < n; i++) st = use_row(e, &e->rows[begin + i], e->logits + (size_t)i * n_vocab, e->lse[i], err);
     }

@@ -21,7 +21,7 @@ struct model {
     scratch_space scratch;               /* activations: an owned mapping */
     family_view view;
     weight embed, head, final_norm;
-    float *x, *picked;                   /* [n_rows_max, hidden] */
+    float *x, *picked;                   /* [n_rows_max, hidden]: the residual stream */
     int32_t n_rows_max, context_max;
     size_t expanded_bytes;
     int32_t n_moe_layers, *moe_layer;    /* layer number of each MoE layer */
@@ -322,21 +322,22 @@ dtype model_dtype(const model *m) { return m->embed.type; }
 
 /* ---- run ---- */
 
-void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, float *hidden)
+void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, act *hidden)
 {
     FL_ASSERT(m->o && batch->n_rows > 0 && batch->n_rows <= m->n_rows_max);
     for (int32_t i = 0; i < batch->n_rows; i++)
         for (int k = 0; k < 2; k++) if (m->ropes[k].memory) rope_table_reach(&m->ropes[k], batch->positions[i]);
+    m->o->begin(m->o, batch);
     m->family->forward(&m->view, batch, kv, states, m->x);
     if (batch->n_logits == 0) return;
-    m->o->gather(m->o, m->picked, m->x, batch->logit_rows, batch->n_logits, m->config.hidden);
+    m->o->gather(m->o, m->picked, m->x, m->config.hidden, batch);
     m->o->rms_norm(m->o, hidden, m->picked, &m->final_norm, m->family->norm_add, m->config.norm_eps, batch->n_logits, m->config.hidden);
 }
 
-void model_logits(model *m, const float *hidden, int32_t n_rows, float *logits)
+void model_logits(model *m, const act *hidden, int32_t n_rows, float *logits)
 {
     weight none = { 0 };
-    m->o->linear(m->o, logits, hidden, &m->head, &none, n_rows);
+    m->o->linear_f32(m->o, logits, hidden, &m->head, &none, n_rows);
     if (m->config.logit_softcap > 0.0f) m->o->soft_cap(m->o, logits, m->config.logit_softcap, n_rows, m->config.n_vocab);
 }
 

@@ -48,10 +48,10 @@ int32_t model_context(const model *m);
 dtype   model_dtype(const model *m);                     /* of the embedding table */
 
 /* Run the rows of `batch`, writing their keys, values and states, and store the final-norm hidden rows of batch->logit_rows in hidden [n_logits, config.hidden]. */
-void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, float *hidden);
+void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, act *hidden);
 
 /* logits [n_rows, n_vocab] of hidden rows. */
-void model_logits(model *m, const float *hidden, int32_t n_rows, float *logits);
+void model_logits(model *m, const act *hidden, int32_t n_rows, float *logits);
 
 model_routing model_routing_at(const model *m, int32_t index);
 

@@ -415,12 +415,12 @@ static void read_model(model_config *c, field_reader *r, const field_reader *top
         c->tied_head = read_flag(&outer, "tie_word_embeddings", family->tied_head);
         if (r->status == FL_OK) r->status = outer.status;
     }
-    const json_t *act = get(r, family->activation_field);
-    const char *act_name = json_string_value(act);
-    if (act && (!act_name || strcmp(act_name, family->activation) != 0)) {
+    const json_t *activation = get(r, family->activation_field);
+    const char *act_name = json_string_value(activation);
+    if (activation && (!act_name || strcmp(act_name, family->activation) != 0)) {
         char known[64];
         snprintf(known, sizeof known, "%s is for this family", family->activation);
-        refuse_value(r, family->activation_field, act, known);
+        refuse_value(r, family->activation_field, activation, known);
     }
     if (r->status == FL_OK) read_attention(c, r, family);
     if (r->status == FL_OK && family->has_linear) read_linear(c, r);

@@ -1,7 +1,9 @@
 /* ops.h - the operations a model's forward pass is written in. kernels/cpu and kernels/cuda implement the same table; the
  * definition of each is kernels/NAME_ref.c in scalar double.
- * Shapes   row-major; x, y and all activations are fp32 [n_rows, dim]; weights are as stored (bf16, f16, f32). Pointers are
- *          memory of the ops' device (the CPU here). y may be x only where a comment says so.
+ * Shapes   row-major [n_rows, dim]; weights are as stored (bf16, f16, f32). Pointers are memory of the ops' device, but for the arrays of an ops_batch,
+ *          which are the host's: begin() takes them to the device. y may be x only where a comment says so.
+ * Types    float: fp32 everywhere: the residual stream x, logits, gates of a head, routing weights, states. act: fp32 on the CPU and in CUDA's fp32 mode, else
+ *          bf16 or f16: what goes into and comes out of products, and KV. The engine sizes it with act_bytes, moves along it with act_at and never looks at it.
  * Bits     ops/DESIGN.md section 7: a row's result depends on that row, its sequence's KV and state, and nothing else: no lanes,
  *          tiles or splits depend on n_rows or on other rows. On the CPU lane l of 16 sums k = l mod 16 in ascending order
  *          with fused multiply-add, then one fixed tree: (0+8),(1+9).. -> 8, +4, +2, +1.
@@ -25,11 +27,14 @@
 
 typedef enum { DTYPE_F32, DTYPE_BF16, DTYPE_F16 } dtype;
 
+/* An element of an activation. On CUDA only the ops know its true type: see Types. */
+typedef float act;
+
 /* A weight matrix [n_rows, n_cols] or vector (n_rows 1); 2-byte aligned at least; borrowed from the model. data NULL = absent. */
 typedef struct { const void *data; dtype type; int32_t n_rows, n_cols; } weight;
 
 /* The rows of one engine step. Rows of one sequence are consecutive, in position order. A sequence's rows this step are
- * either a prefill chunk (its first position is a multiple of 64, at most 64 rows) or one decode row. */
+ * either prompt chunks (the first position is a multiple of 64; all chunks but the last of the prompt are whole) or one decode row. */
 typedef struct {
     int32_t n_rows;                      /* token rows in x */
     int32_t n_seqs;
@@ -45,8 +50,8 @@ typedef struct {
     int32_t n_logits;
 } ops_batch;
 
-/* KV of one layer: k, v [n_blocks, n_kv_heads, 64, head_dim] fp32. */
-typedef struct { float *k, *v; int32_t n_kv_heads, head_dim; } ops_kv;
+/* KV of one layer: k, v [n_blocks, n_kv_heads, 64, head_dim]. */
+typedef struct { act *k, *v; int32_t n_kv_heads, head_dim; } ops_kv;
 
 /* Rotary embedding: cos, sin [n_positions, n_rot / 2] (rope_fill); the first n_rot of head_dim turn, in halves (x[i], x[i + n_rot/2]). */
 typedef struct { const float *cos, *sin; int32_t n_rot, n_positions; } ops_rope;
@@ -55,45 +60,64 @@ typedef struct ops ops;
 struct ops {
     const char *name;                    /* "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-sm90" */
 
-    /* y[r] = table[ids[r]] * scale */
-    void (*embed)(ops *o, float *y, const weight *table, float scale, const int32_t *ids, int32_t n_rows);
-    /* y = x * (w + w_add) / sqrt(mean(x^2) + eps), row by row of `dim`; w_add is 0 or 1; y may be x */
-    void (*rms_norm)(ops *o, float *y, const float *x, const weight *w, float w_add, float eps, int32_t n_rows, int32_t dim);
+    size_t act_bytes;                    /* of one act */
+
+    /* Memory of the device: zeroed, 256-byte aligned; FL_FULL, naming `what`. On the CPU only used pages are touched. */
+    fl_status (*take)(ops *o, void **out, size_t n_bytes, const char *what, fl_err *err);
+    void (*give)(ops *o, void *memory, size_t n_bytes);      /* accepts NULL */
+    /* Copies between host and device, in order with the calls around them. The host's memory may be changed when upload returns, and has the bytes when download does. */
+    void (*upload)(ops *o, void *to, const void *from, size_t n_bytes);
+    void (*download)(ops *o, void *to, const void *from, size_t n_bytes);
+    /* Waits for all calls so far. FL_GPU, naming the kernel, when one failed: then the device cannot be used by this process any more. */
+    fl_status (*finish)(ops *o, fl_err *err);
+
+    /* The batch that the calls up to the next begin() are about; its arrays are borrowed until then. */
+    void (*begin)(ops *o, const ops_batch *b);
+
+    /* y[r] = table[b.ids[r]] * scale */
+    void (*embed)(ops *o, float *y, const weight *table, float scale, const ops_batch *b);
+    /* y = x * (w + w_add) / sqrt(mean(x^2) + eps), row by row of `dim`; w_add is 0 or 1 */
+    void (*rms_norm)(ops *o, act *y, const float *x, const weight *w, float w_add, float eps, int32_t n_rows, int32_t dim);
+    /* the same of activations; y may be x */
+    void (*act_rms_norm)(ops *o, act *y, const act *x, const weight *w, float w_add, float eps, int32_t n_rows, int32_t dim);
     /* x += d, then y = rms_norm(x) */
-    void (*add_rms_norm)(ops *o, float *y, float *x, const float *d, const weight *w, float w_add, float eps, int32_t n_rows, int32_t dim);
+    void (*add_rms_norm)(ops *o, act *y, float *x, const act *d, const weight *w, float w_add, float eps, int32_t n_rows, int32_t dim);
     /* x += d */
-    void (*add)(ops *o, float *x, const float *d, int32_t n_rows, int32_t dim);
+    void (*add)(ops *o, float *x, const act *d, int32_t n_rows, int32_t dim);
+    void (*act_add)(ops *o, act *x, const act *d, int32_t n_rows, int32_t dim);
     /* y [n_rows, w.n_rows] = x [n_rows, w.n_cols] w^T (+ bias where bias.data) */
-    void (*linear)(ops *o, float *y, const float *x, const weight *w, const weight *bias, int32_t n_rows);
-    /* y[i] = x[rows[i]] */
-    void (*gather)(ops *o, float *y, const float *x, const int32_t *rows, int32_t n_rows, int32_t dim);
+    void (*linear)(ops *o, act *y, const act *x, const weight *w, const weight *bias, int32_t n_rows);
+    /* the same with fp32 results: logits, gates of a head */
+    void (*linear_f32)(ops *o, float *y, const act *x, const weight *w, const weight *bias, int32_t n_rows);
+    /* y[i] = x[b.logit_rows[i]] */
+    void (*gather)(ops *o, float *y, const float *x, int32_t dim, const ops_batch *b);
     /* per head of head_dim: x = rope(rms_norm(x)); heads lie x_stride floats a row apart, head_stride a head apart; w may be absent (no norm) */
-    void (*head_norm_rope)(ops *o, float *x, int32_t x_stride, int32_t head_stride, int32_t n_heads, int32_t head_dim, const weight *w, float w_add, float eps,
+    void (*head_norm_rope)(ops *o, act *x, int32_t x_stride, int32_t head_stride, int32_t n_heads, int32_t head_dim, const weight *w, float w_add, float eps,
                            const ops_rope *rope, const ops_batch *b);
     /* write k, v [n_rows, n_kv_heads * head_dim] (row strides given) into the sequences' blocks at their positions */
-    void (*kv_write)(ops *o, const ops_kv *kv, const float *k, int32_t k_stride, const float *v, int32_t v_stride, const ops_batch *b);
+    void (*kv_write)(ops *o, const ops_kv *kv, const act *k, int32_t k_stride, const act *v, int32_t v_stride, const ops_batch *b);
     /* out [n_rows, n_heads * head_dim] = softmax(scale q k^T) v over the positions <= own (and > own - window when window > 0), after kv_write;
      * KV tiles of 64 at absolute positions, merged in ascending order (online softmax) */
-    void (*attention)(ops *o, float *out, const float *q, int32_t q_stride, int32_t q_head_stride, int32_t n_heads, const ops_kv *kv, float scale, int32_t window, const ops_batch *b);
+    void (*attention)(ops *o, act *out, const act *q, int32_t q_stride, int32_t q_head_stride, int32_t n_heads, const ops_kv *kv, float scale, int32_t window, const ops_batch *b);
     /* x[r, h, i] *= sigmoid(gate[r, h, i]); gate heads lie gate_head_stride apart */
-    void (*sigmoid_gate)(ops *o, float *x, const float *gate, int32_t gate_stride, int32_t gate_head_stride, int32_t n_heads, int32_t head_dim, int32_t n_rows);
+    void (*sigmoid_gate)(ops *o, act *x, const act *gate, int32_t gate_stride, int32_t gate_head_stride, int32_t n_heads, int32_t head_dim, int32_t n_rows);
     /* x[r, h, i] *= softplus(g): g = gate[r, h] with gate_per_head, else gate[r, h, i]. gate [n_rows, n_heads] or [n_rows, n_heads * head_dim] */
-    void (*softplus_gate)(ops *o, float *x, const float *gate, bool gate_per_head, int32_t n_heads, int32_t head_dim, int32_t n_rows);
+    void (*softplus_gate)(ops *o, act *x, const float *gate, bool gate_per_head, int32_t n_heads, int32_t head_dim, int32_t n_rows);
     /* y = silu(causal_conv1d(x)) over n_channels with kernel width `width` (w [n_channels, width]); state [slot, width - 1, n_channels] holds the inputs
      * before the first row (zeros at position 0: the op clears it itself) and is advanced; y may not be x */
-    void (*conv_silu)(ops *o, float *y, const float *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width, const ops_batch *b);
+    void (*conv_silu)(ops *o, act *y, const act *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width, const ops_batch *b);
     /* Gated delta rule (Yang et al. 2024, arXiv:2412.06464). qkv [n_rows, 2 * n_k_heads * dk + n_v_heads * dv] after conv: q and k are l2-normalized per
      * head (x / sqrt(sum x^2 + 1e-6)), q scaled by dk^-1/2, value head h uses key head h / (n_v_heads / n_k_heads); decay = exp(-exp(a_log) *
      * softplus(a + dt_bias)), beta = sigmoid(b); per step S = S * decay; S += k (beta (v - S^T k))^T; out = S^T q. state [slot, n_v_heads, dk, dv] fp32,
      * cleared by the op at position 0. a, b [n_rows, n_v_heads]; out [n_rows, n_v_heads * dv]. Prefill and decode form. */
-    void (*gated_delta)(ops *o, float *out, const float *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, float *state,
+    void (*gated_delta)(ops *o, act *out, const act *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, float *state,
                         int32_t n_k_heads, int32_t n_v_heads, int32_t dk, int32_t dv, const ops_batch *b);
     /* x [n_rows, n_heads, dim] = w * x / sqrt(mean(x^2) + eps) * silu(z), head by head, in place */
-    void (*gated_rms_norm)(ops *o, float *x, const float *z, const weight *w, float eps, int32_t n_rows, int32_t n_heads, int32_t dim);
+    void (*gated_rms_norm)(ops *o, act *x, const act *z, const weight *w, float eps, int32_t n_rows, int32_t n_heads, int32_t dim);
     /* y[r, i] = silu(gate[r, i]) * up[r, i]; y may be gate */
-    void (*swiglu)(ops *o, float *y, const float *gate, const float *up, int32_t n_rows, int32_t dim);
+    void (*swiglu)(ops *o, act *y, const act *gate, const act *up, int32_t n_rows, int32_t dim);
     /* y[r, i] = gelu(gate[r, i]) * up[r, i], gelu(v) = v / 2 * (1 + tanh(sqrt(2 / pi) (v + 0.044715 v^3))) (Hendrycks & Gimpel 2016, arXiv:1606.08415); y may be gate */
-    void (*geglu)(ops *o, float *y, const float *gate, const float *up, int32_t n_rows, int32_t dim);
+    void (*geglu)(ops *o, act *y, const act *gate, const act *up, int32_t n_rows, int32_t dim);
     /* x = cap * tanh(x / cap), cap > 0 */
     void (*soft_cap)(ops *o, float *x, float cap, int32_t n_rows, int32_t dim);
     /* router: softmax over n_experts logits, top_k by probability (ties to the lowest id) in descending order; weights = probabilities, divided by
@@ -104,10 +128,10 @@ struct ops {
     void (*moe_route_sigmoid)(ops *o, int32_t *ids, float *weights, const float *logits, const weight *bias, float scale, int32_t n_rows, int32_t n_experts, int32_t top_k);
     /* y[r] = sum over slots s, in slot order, of weights[r, s] * down[e](silu(gate[e] x[r]) * up[e] x[r]), e = ids[r, s]. gate, up, down: [n_experts] matrices.
      * scratch: moe_scratch_bytes() */
-    void (*moe_experts)(ops *o, float *y, const float *x, const int32_t *ids, const float *weights, const weight *gate, const weight *up, const weight *down,
+    void (*moe_experts)(ops *o, act *y, const act *x, const int32_t *ids, const float *weights, const weight *gate, const weight *up, const weight *down,
                         int32_t n_rows, int32_t n_experts, int32_t top_k, void *scratch);
     /* x[r] += y[r] * sigmoid(g[r]) : the shared expert behind its gate, g [n_rows] */
-    void (*add_sigmoid_scaled)(ops *o, float *x, const float *y, const float *g, int32_t n_rows, int32_t dim);
+    void (*add_sigmoid_scaled)(ops *o, act *x, const act *y, const float *g, int32_t n_rows, int32_t dim);
     /* lp[r] : log-sum-exp of a row of logits, max first, lanes of 16 then the tree; raw_logprob = logit - lse */
     void (*log_sum_exp)(ops *o, float *lse, const float *logits, int32_t n_rows, int32_t n_vocab);
 
@@ -122,6 +146,9 @@ fl_status ops_cpu_open(ops **out, int32_t n_threads, fl_err *err);
 /* Fill cos, sin [n_positions, n_rot / 2] of positions first .. first + n_positions - 1 from inv_freq [n_rot / 2] (double math, own cos and sin): angle = position * inv_freq, in
  * fp32 product as the reference does. */
 void rope_fill(float *cos_table, float *sin_table, const float *inv_freq, int32_t n_rot, int32_t first, int32_t n_positions, float scale);
+
+/* The element `n` behind p. */
+static inline act *act_at(const ops *o, act *p, size_t n) { return (act *)((char *)p + n * o->act_bytes); }
 
 /* Own math, the same bits in every form and compiler: fp32, error below 2 ulp on their whole domain, IEEE specials. */
 float fl_expf(float x);

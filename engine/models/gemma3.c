@@ -33,11 +33,6 @@ static fl_status gemma3_bind(void **out, const bind_context *c, fl_err *err)
     return st;
 }
 
-static void gemma3_plan(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space)
-{
-    take_layer_scratch(scratch, m, o, n_rows, m->n_heads * m->head_dim, space);
-}
-
 static void gemma3_forward(const family_view *v, const ops_batch *b, kv_cache *kv, state_pool *states, float *x)
 {
     ops *o = v->o;
@@ -48,7 +43,7 @@ static void gemma3_forward(const family_view *v, const ops_batch *b, kv_cache *k
     layer_scratch *s = v->scratch;
     (void)states;
 
-    o->embed(o, x, v->embed, (float)sqrt((double)m->hidden), b->ids, n);
+    o->embed(o, x, v->embed, (float)sqrt((double)m->hidden), b);
     for (int32_t i = 0; i < m->n_layers; i++) {
         const layer_weights *w = &layers[i];
         const ops_kv layer_kv = kv_cache_layer(kv, i);
@@ -57,16 +52,16 @@ static void gemma3_forward(const family_view *v, const ops_batch *b, kv_cache *k
         else o->add_rms_norm(o, s->h, x, s->d, &w->input_norm, 1.0f, m->norm_eps, n, m->hidden);
         run_attention(v, s, &w->attention, &m->layers[i], 1.0f, &layer_kv, b);
         o->linear(o, s->d, s->mixed, &w->attention.o, &w->attention.o_bias, n);
-        o->rms_norm(o, s->d, s->d, &w->attention_norm, 1.0f, m->norm_eps, n, m->hidden);
+        o->act_rms_norm(o, s->d, s->d, &w->attention_norm, 1.0f, m->norm_eps, n, m->hidden);
         /* MLP */
         o->add_rms_norm(o, s->h, x, s->d, &w->pre_norm, 1.0f, m->norm_eps, n, m->hidden);
         o->linear(o, s->gate, s->h, &w->mlp.gate, &none, n);
         o->linear(o, s->up, s->h, &w->mlp.up, &none, n);
         o->geglu(o, s->gate, s->gate, s->up, n, m->ff);
         o->linear(o, s->d, s->gate, &w->mlp.down, &none, n);
-        o->rms_norm(o, s->d, s->d, &w->post_norm, 1.0f, m->norm_eps, n, m->hidden);
+        o->act_rms_norm(o, s->d, s->d, &w->post_norm, 1.0f, m->norm_eps, n, m->hidden);
     }
     o->add(o, x, s->d, n, m->hidden);
 }
 
-const model_family gemma3_family = { "gemma3", 1.0f, sizeof(layer_scratch), gemma3_bind, gemma3_plan, gemma3_forward };
+const model_family gemma3_family = { "gemma3", 1.0f, sizeof(layer_scratch), gemma3_bind, plan_layers, gemma3_forward };

@@ -18,7 +18,7 @@ typedef struct {
 typedef struct {
     layer_scratch layer;
     float *attention_gate;               /* [n_heads or n_heads * head_dim] */
-    float *shared;                       /* [hidden] */
+    act *shared;                         /* [hidden] */
 } laguna_scratch;
 
 static int32_t gate_width(const model_config *m, int32_t n_heads) { return m->gate_per_head ? n_heads : n_heads * m->head_dim; }
@@ -58,8 +58,8 @@ static void laguna_plan(void *scratch, const model_config *m, const ops *o, int3
 {
     laguna_scratch *s = scratch;
     take_layer_scratch(&s->layer, m, o, n_rows, m->n_heads * m->head_dim, space);
-    s->attention_gate = take_rows(space, n_rows, gate_width(m, m->n_heads));
-    s->shared = take_rows(space, n_rows, m->hidden);
+    s->attention_gate = take_floats(space, n_rows, gate_width(m, m->n_heads));
+    s->shared = take_acts(space, o, n_rows, m->hidden);
 }
 
 /* d = scale * experts(h) + shared(h) */
@@ -69,12 +69,12 @@ static void run_mixture(const family_view *v, laguna_scratch *scratch, const lay
     const moe_config *moe = &v->config->moe;
     const weight none = { 0 };
     layer_scratch *s = &scratch->layer;
-    o->linear(o, s->router, s->h, &w->experts.router, &none, n);
+    o->linear_f32(o, s->router, s->h, &w->experts.router, &none, n);
     if (moe->router_softcap > 0.0f) o->soft_cap(o, s->router, moe->router_softcap, n, moe->n_experts);
     o->moe_route_sigmoid(o, ids, weights, s->router, &w->router_bias, moe->scale, n, moe->n_experts, moe->top_k);
     run_experts(v, s, &w->experts, ids, weights, n);
     run_swiglu(o, s, scratch->shared, &w->mlp, moe->shared_ff, n);
-    o->add(o, s->d, scratch->shared, n, v->config->hidden);
+    o->act_add(o, s->d, scratch->shared, n, v->config->hidden);
 }
 
 static void laguna_forward(const family_view *v, const ops_batch *b, kv_cache *kv, state_pool *states, float *x)
@@ -89,7 +89,7 @@ static void laguna_forward(const family_view *v, const ops_batch *b, kv_cache *k
     int32_t n_mixtures = 0;              /* so far */
     (void)states;
 
-    o->embed(o, x, v->embed, 1.0f, b->ids, n);
+    o->embed(o, x, v->embed, 1.0f, b);
     for (int32_t i = 0; i < m->n_layers; i++) {
         const layer_weights *w = &layers[i];
         const layer_config *layer = &m->layers[i];
@@ -98,7 +98,7 @@ static void laguna_forward(const family_view *v, const ops_batch *b, kv_cache *k
         if (i == 0) o->rms_norm(o, s->h, x, &w->input_norm, 0.0f, m->norm_eps, n, m->hidden);
         else o->add_rms_norm(o, s->h, x, s->d, &w->input_norm, 0.0f, m->norm_eps, n, m->hidden);
         run_attention(v, s, &w->attention, layer, 0.0f, &layer_kv, b);
-        o->linear(o, scratch->attention_gate, s->h, &w->attention_gate, &none, n);
+        o->linear_f32(o, scratch->attention_gate, s->h, &w->attention_gate, &none, n);
         o->softplus_gate(o, s->mixed, scratch->attention_gate, m->gate_per_head, layer->n_heads, m->head_dim, n);
         o->linear(o, s->d, s->mixed, &w->attention.o, &w->attention.o_bias, n);
         /* MLP or experts */

@@ -25,11 +25,6 @@ static fl_status llama_bind(void **out, const bind_context *c, fl_err *err)
     return st;
 }
 
-static void llama_plan(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space)
-{
-    take_layer_scratch(scratch, m, o, n_rows, m->n_heads * m->head_dim, space);
-}
-
 static void llama_forward(const family_view *v, const ops_batch *b, kv_cache *kv, state_pool *states, float *x)
 {
     ops *o = v->o;
@@ -38,7 +33,7 @@ static void llama_forward(const family_view *v, const ops_batch *b, kv_cache *kv
     layer_scratch *s = v->scratch;
     (void)states;
 
-    o->embed(o, x, v->embed, 1.0f, b->ids, b->n_rows);
+    o->embed(o, x, v->embed, 1.0f, b);
     for (int32_t i = 0; i < m->n_layers; i++) {
         const layer_weights *w = &layers[i];
         const ops_kv layer_kv = kv_cache_layer(kv, i);
@@ -54,4 +49,4 @@ static void llama_forward(const family_view *v, const ops_batch *b, kv_cache *kv
     o->add(o, x, s->d, b->n_rows, m->hidden);
 }
 
-const model_family llama_family = { "llama", 0.0f, sizeof(layer_scratch), llama_bind, llama_plan, llama_forward };
+const model_family llama_family = { "llama", 0.0f, sizeof(layer_scratch), llama_bind, plan_layers, llama_forward };

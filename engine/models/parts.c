@@ -64,7 +64,12 @@ fl_status bind_experts(expert_weights *w, const bind_context *c, int32_t i, fl_e
 
 /* ---- activations ---- */
 
-float *take_rows(scratch_space *space, int32_t n_rows, int32_t dim)
+act *take_acts(scratch_space *space, const ops *o, int32_t n_rows, int32_t dim)
+{
+    return dim == 0 ? NULL : scratch_take(space, (size_t)n_rows * (size_t)dim * o->act_bytes);
+}
+
+float *take_floats(scratch_space *space, int32_t n_rows, int32_t dim)
 {
     return dim == 0 ? NULL : scratch_take(space, (size_t)n_rows * (size_t)dim * sizeof(float));
 }
@@ -72,16 +77,21 @@ float *take_rows(scratch_space *space, int32_t n_rows, int32_t dim)
 void take_layer_scratch(layer_scratch *s, const model_config *m, const ops *o, int32_t n_rows, int32_t q_width, scratch_space *space)
 {
     const int32_t widest = m->ff > m->moe.shared_ff ? m->ff : m->moe.shared_ff;
-    s->h = take_rows(space, n_rows, m->hidden);
-    s->d = take_rows(space, n_rows, m->hidden);
-    s->q = take_rows(space, n_rows, q_width);
-    s->k = take_rows(space, n_rows, m->n_kv_heads * m->head_dim);
-    s->v = take_rows(space, n_rows, m->n_kv_heads * m->head_dim);
-    s->mixed = take_rows(space, n_rows, m->n_heads * m->head_dim);
-    s->gate = take_rows(space, n_rows, widest);
-    s->up = take_rows(space, n_rows, widest);
-    s->router = take_rows(space, n_rows, m->moe.n_experts);
+    s->h = take_acts(space, o, n_rows, m->hidden);
+    s->d = take_acts(space, o, n_rows, m->hidden);
+    s->q = take_acts(space, o, n_rows, q_width);
+    s->k = take_acts(space, o, n_rows, m->n_kv_heads * m->head_dim);
+    s->v = take_acts(space, o, n_rows, m->n_kv_heads * m->head_dim);
+    s->mixed = take_acts(space, o, n_rows, m->n_heads * m->head_dim);
+    s->gate = take_acts(space, o, n_rows, widest);
+    s->up = take_acts(space, o, n_rows, widest);
+    s->router = take_floats(space, n_rows, m->moe.n_experts);
     if (m->moe.n_experts > 0) s->experts = scratch_take(space, o->moe_scratch_bytes(o, n_rows, m->hidden, m->moe.ff, m->moe.n_experts, m->moe.top_k));
+}
+
+void plan_layers(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space)
+{
+    take_layer_scratch(scratch, m, o, n_rows, m->n_heads * m->head_dim, space);
 }
 
 /* ---- forward ---- */
@@ -102,7 +112,7 @@ void run_attention(const family_view *v, layer_scratch *s, const attention_weigh
     o->attention(o, s->mixed, s->q, q_stride, hd, layer->n_heads, kv, m->attention_scale, slides ? m->window : 0, b);
 }
 
-void run_swiglu(ops *o, layer_scratch *s, float *y, const mlp_weights *w, int32_t ff, int32_t n_rows)
+void run_swiglu(ops *o, layer_scratch *s, act *y, const mlp_weights *w, int32_t ff, int32_t n_rows)
 {
     o->linear(o, s->gate, s->h, &w->gate, &w->gate_bias, n_rows);
     o->linear(o, s->up, s->h, &w->up, &w->up_bias, n_rows);

@@ -34,15 +34,19 @@ fl_status bind_experts(expert_weights *w, const bind_context *c, int32_t i, fl_e
 
 /* Activations, [n_rows_max, ...] each. Buffers that are never in use at the same time are kept apart: they are small beside the KV pool. */
 typedef struct {
-    float *h, *d;                        /* [hidden]: normed input of a sublayer, and its output */
-    float *q, *k, *v, *mixed;            /* [q_width], [n_kv_heads * head_dim] twice, [n_heads * head_dim] */
-    float *gate, *up;                    /* [the widest MLP] */
+    act *h, *d;                          /* [hidden]: normed input of a sublayer, and its output */
+    act *q, *k, *v, *mixed;              /* [q_width], [n_kv_heads * head_dim] twice, [n_heads * head_dim] */
+    act *gate, *up;                      /* [the widest MLP] */
     float *router;                       /* [n_experts] */
     void *experts;                       /* moe_scratch_bytes */
 } layer_scratch;
 
-/* n_rows rows of dim floats; NULL for dim 0. */
-float *take_rows(scratch_space *space, int32_t n_rows, int32_t dim);
+/* n_rows rows of dim values; NULL for dim 0. */
+act   *take_acts(scratch_space *space, const ops *o, int32_t n_rows, int32_t dim);
+float *take_floats(scratch_space *space, int32_t n_rows, int32_t dim);
+
+/* A family whose activations are these alone has this plan. */
+void plan_layers(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space);
 void take_layer_scratch(layer_scratch *s, const model_config *m, const ops *o, int32_t n_rows, int32_t q_width, scratch_space *space);
 
 /* s->mixed = attention(s->h) before o_proj: project, norm heads (w + norm_add; llama has no such norm), rotate as layers of this kind do, write the KV, attend
@@ -50,7 +54,7 @@ void take_layer_scratch(layer_scratch *s, const model_config *m, const ops *o, i
 void run_attention(const family_view *v, layer_scratch *s, const attention_weights *w, const layer_config *layer, float norm_add, const ops_kv *kv, const ops_batch *b);
 
 /* y = down(silu(gate s->h) * up s->h), of width ff */
-void run_swiglu(ops *o, layer_scratch *s, float *y, const mlp_weights *w, int32_t ff, int32_t n_rows);
+void run_swiglu(ops *o, layer_scratch *s, act *y, const mlp_weights *w, int32_t ff, int32_t n_rows);
 
 /* s->d = the experts of ids and weights of s->h */
 void run_experts(const family_view *v, layer_scratch *s, const expert_weights *w, const int32_t *ids, const float *weights, int32_t n_rows);

@@ -26,11 +26,6 @@ static fl_status qwen3_bind(void **out, const bind_context *c, fl_err *err)
     return st;
 }
 
-static void qwen3_plan(void *scratch, const model_config *m, const ops *o, int32_t n_rows, scratch_space *space)
-{
-    take_layer_scratch(scratch, m, o, n_rows, m->n_heads * m->head_dim, space);
-}
-
 static void qwen3_forward(const family_view *v, const ops_batch *b, kv_cache *kv, state_pool *states, float *x)
 {
     ops *o = v->o;
@@ -41,7 +36,7 @@ static void qwen3_forward(const family_view *v, const ops_batch *b, kv_cache *kv
     int32_t n_mixtures = 0;              /* so far */
     (void)states;
 
-    o->embed(o, x, v->embed, 1.0f, b->ids, b->n_rows);
+    o->embed(o, x, v->embed, 1.0f, b);
     for (int32_t i = 0; i < m->n_layers; i++) {
         const layer_weights *w = &layers[i];
         const ops_kv layer_kv = kv_cache_layer(kv, i);
@@ -55,12 +50,12 @@ static void qwen3_forward(const family_view *v, const ops_batch *b, kv_cache *kv
         if (!m->layers[i].is_mixture) { run_swiglu(o, s, s->d, &w->mlp, m->ff, b->n_rows); continue; }
         int32_t *ids = v->routing_ids[n_mixtures];
         float *weights = v->routing_weights[n_mixtures++];
-        o->linear(o, s->router, s->h, &w->experts.router, &none, b->n_rows);
+        o->linear_f32(o, s->router, s->h, &w->experts.router, &none, b->n_rows);
         o->moe_route(o, ids, weights, s->router, b->n_rows, m->moe.n_experts, m->moe.top_k, m->moe.renormalize);
         run_experts(v, s, &w->experts, ids, weights, b->n_rows);
     }
     o->add(o, x, s->d, b->n_rows, m->hidden);
 }
 
-const model_family qwen3_family = { "qwen3", 0.0f, sizeof(layer_scratch), qwen3_bind, qwen3_plan, qwen3_forward };
-const model_family qwen3_moe_family = { "qwen3_moe", 0.0f, sizeof(layer_scratch), qwen3_bind, qwen3_plan, qwen3_forward };
+const model_family qwen3_family = { "qwen3", 0.0f, sizeof(layer_scratch), qwen3_bind, plan_layers, qwen3_forward };
+const model_family qwen3_moe_family = { "qwen3_moe", 0.0f, sizeof(layer_scratch), qwen3_bind, plan_layers, qwen3_forward };

@@ -25,8 +25,9 @@ typedef struct { layer_weights *layers; } qwen_weights;
 
 typedef struct {
     layer_scratch layer;                 /* q is n_heads * 2 * head_dim wide */
-    float *qkv, *conv, *z, *core, *a, *b;    /* [channels] twice, [n_v_heads * v_dim] twice, [n_v_heads] twice */
-    float *shared, *shared_gate;         /* [hidden], [1] */
+    act *qkv, *conv, *z, *core;          /* [channels] twice, [n_v_heads * v_dim] twice */
+    float *a, *b;                        /* [n_v_heads] */
+    act *shared; float *shared_gate;     /* [hidden], [1] */
 } qwen_scratch;
 
 static int32_t delta_channels(const linear_config *l) { return 2 * l->n_k_heads * l->k_dim + l->n_v_heads * l->v_dim; }
@@ -80,14 +81,14 @@ static void qwen_plan(void *scratch, const model_config *m, const ops *o, int32_
     const linear_config *l = &m->linear;
     qwen_scratch *s = scratch;
     take_layer_scratch(&s->layer, m, o, n_rows, m->n_heads * 2 * m->head_dim, space);
-    s->qkv = take_rows(space, n_rows, delta_channels(l));
-    s->conv = take_rows(space, n_rows, delta_channels(l));
-    s->z = take_rows(space, n_rows, l->n_v_heads * l->v_dim);
-    s->core = take_rows(space, n_rows, l->n_v_heads * l->v_dim);
-    s->a = take_rows(space, n_rows, l->n_v_heads);
-    s->b = take_rows(space, n_rows, l->n_v_heads);
-    s->shared = take_rows(space, n_rows, m->hidden);
-    s->shared_gate = take_rows(space, n_rows, 1);
+    s->qkv = take_acts(space, o, n_rows, delta_channels(l));
+    s->conv = take_acts(space, o, n_rows, delta_channels(l));
+    s->z = take_acts(space, o, n_rows, l->n_v_heads * l->v_dim);
+    s->core = take_acts(space, o, n_rows, l->n_v_heads * l->v_dim);
+    s->a = take_floats(space, n_rows, l->n_v_heads);
+    s->b = take_floats(space, n_rows, l->n_v_heads);
+    s->shared = take_acts(space, o, n_rows, m->hidden);
+    s->shared_gate = take_floats(space, n_rows, 1);
 }
 
 /* ---- forward ---- */
@@ -105,7 +106,7 @@ static void run_gated_attention(const family_view *v, layer_scratch *s, const at
     o->head_norm_rope(o, s->k, kv_stride, hd, m->n_kv_heads, hd, &w->k_norm, 1.0f, m->norm_eps, &v->rope[0], b);
     o->kv_write(o, kv, s->k, kv_stride, s->v, kv_stride, b);
     o->attention(o, s->mixed, s->q, q_stride, 2 * hd, m->n_heads, kv, m->attention_scale, 0, b);
-    o->sigmoid_gate(o, s->mixed, s->q + hd, q_stride, 2 * hd, m->n_heads, hd, n);
+    o->sigmoid_gate(o, s->mixed, act_at(o, s->q, (size_t)hd), q_stride, 2 * hd, m->n_heads, hd, n);
     o->linear(o, s->d, s->mixed, &w->o, &w->o_bias, n);
 }
 
@@ -118,8 +119,8 @@ static void run_delta(const family_view *v, qwen_scratch *s, const delta_weights
     const int32_t n = b->n_rows, channels = delta_channels(l);
     o->linear(o, s->qkv, s->layer.h, &w->qkv, &none, n);
     o->linear(o, s->z, s->layer.h, &w->z, &none, n);
-    o->linear(o, s->a, s->layer.h, &w->a, &none, n);
-    o->linear(o, s->b, s->layer.h, &w->b, &none, n);
+    o->linear_f32(o, s->a, s->layer.h, &w->a, &none, n);
+    o->linear_f32(o, s->b, s->layer.h, &w->b, &none, n);
     o->conv_silu(o, s->conv, s->qkv, channels, &w->conv, conv_state, channels, l->conv_width, b);
     o->gated_delta(o, s->core, s->conv, s->a, s->b, &w->a_log, &w->dt_bias, delta_state, l->n_k_heads, l->n_v_heads, l->k_dim, l->v_dim, b);
     o->gated_rms_norm(o, s->core, s->z, &w->norm, v->config->norm_eps, n, l->n_v_heads, l->v_dim);
@@ -133,11 +134,11 @@ static void run_mixture(const family_view *v, qwen_scratch *scratch, const layer
     const moe_config *moe = &v->config->moe;
     const weight none = { 0 };
     layer_scratch *s = &scratch->layer;
-    o->linear(o, s->router, s->h, &w->experts.router, &none, n);
+    o->linear_f32(o, s->router, s->h, &w->experts.router, &none, n);
     o->moe_route(o, ids, weights, s->router, n, moe->n_experts, moe->top_k, moe->renormalize);
     run_experts(v, s, &w->experts, ids, weights, n);
     run_swiglu(o, s, scratch->shared, &w->mlp, moe->shared_ff, n);
-    o->linear(o, scratch->shared_gate, s->h, &w->shared_gate, &none, n);
+    o->linear_f32(o, scratch->shared_gate, s->h, &w->shared_gate, &none, n);
     o->add_sigmoid_scaled(o, s->d, scratch->shared, scratch->shared_gate, n, v->config->hidden);
 }
 
@@ -150,7 +151,7 @@ static void qwen_forward(const family_view *v, const ops_batch *b, kv_cache *kv,
     layer_scratch *s = &scratch->layer;
     int32_t n_full = 0, n_linear = 0;    /* layers of each kind so far: their index in the caches */
 
-    o->embed(o, x, v->embed, 1.0f, b->ids, b->n_rows);
+    o->embed(o, x, v->embed, 1.0f, b);
     for (int32_t i = 0; i < m->n_layers; i++) {
         const layer_weights *w = &weights->layers[i];
         /* token mixer */

@@ -173,4 +173,4 @@ static void cpu_linear(ops *o, float *y, const float *x, const weight *w, const 
     if (n_rows > 0) cpu_pool_run(((ops_cpu *)o)->pool, (w->n_rows + PANEL_W - 1) / PANEL_W, (double)PANEL_W * w->n_cols * n_rows, linear_job, &a);
 }
 
-void LANES_FORM(linear_install)(ops *o) { o->linear = cpu_linear; }
+void LANES_FORM(linear_install)(ops *o) { o->linear = o->linear_f32 = cpu_linear; }

@@ -116,6 +116,7 @@ static void cpu_head_norm_rope(ops *o, float *x, int32_t x_stride, int32_t head_
 void LANES_FORM(norm_install)(ops *o)
 {
     o->rms_norm = cpu_rms_norm;
+    o->act_rms_norm = cpu_rms_norm;
     o->add_rms_norm = cpu_add_rms_norm;
     o->gated_rms_norm = cpu_gated_rms_norm;
     o->head_norm_rope = cpu_head_norm_rope;

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef struct {
     const char *key, *name;              /* as TOKENFLEET_KERNELS says it; as ops.name says it */
@@ -67,6 +68,28 @@ static int32_t cores_of_process(void)
     return n > 0 ? n : 1;
 }
 
+static fl_status cpu_take(ops *o, void **out, size_t n_bytes, const char *what, fl_err *err)
+{
+    (void)o;
+    *out = NULL;
+    if (n_bytes == 0) return FL_OK;
+    void *memory = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return fl_fail(err, FL_FULL, "kernels: no memory for %s (%zu bytes)", what, n_bytes);
+    *out = memory;
+    return FL_OK;
+}
+
+static void cpu_give(ops *o, void *memory, size_t n_bytes)
+{
+    (void)o;
+    if (memory) munmap(memory, n_bytes);
+}
+
+static void cpu_upload(ops *o, void *to, const void *from, size_t n_bytes) { (void)o; memcpy(to, from, n_bytes); }
+static void cpu_download(ops *o, void *to, const void *from, size_t n_bytes) { (void)o; memcpy(to, from, n_bytes); }
+static fl_status cpu_finish(ops *o, fl_err *err) { (void)o; (void)err; return FL_OK; }
+static void cpu_begin(ops *o, const ops_batch *b) { (void)o; (void)b; }
+
 static void cpu_close(ops *o)
 {
     ops_cpu *c = (ops_cpu *)o;
@@ -86,6 +109,13 @@ fl_status ops_cpu_open(ops **out, int32_t n_threads, fl_err *err)
     if (n_threads > 1 && (st = cpu_pool_open(&c->pool, n_threads, err)) != FL_OK) { free(c); return st; }
     form->install(&c->table);
     c->table.name = form->name;
+    c->table.act_bytes = sizeof(act);
+    c->table.take = cpu_take;
+    c->table.give = cpu_give;
+    c->table.upload = cpu_upload;
+    c->table.download = cpu_download;
+    c->table.finish = cpu_finish;
+    c->table.begin = cpu_begin;
     c->table.close = cpu_close;
     *out = &c->table;
     return FL_OK;

@@ -5,22 +5,22 @@
 
 #define EXP_WORK 8.0                     /* an exp is about this many multiply-adds */
 
-static void cpu_embed(ops *o, float *y, const weight *table, float scale, const int32_t *ids, int32_t n_rows)
+static void cpu_embed(ops *o, float *y, const weight *table, float scale, const ops_batch *b)
 {
     (void)o;
     int32_t dim = table->n_cols;
-    for (int32_t r = 0; r < n_rows; r++) {
-        FL_ASSERT(ids[r] >= 0 && ids[r] < table->n_rows);
-        size_t at = (size_t)ids[r] * (size_t)dim;
+    for (int32_t r = 0; r < b->n_rows; r++) {
+        FL_ASSERT(b->ids[r] >= 0 && b->ids[r] < table->n_rows);
+        size_t at = (size_t)b->ids[r] * (size_t)dim;
         for (int32_t i = 0; i < dim; i += LANES)
             f_put(y + (size_t)r * (size_t)dim + i, f_mul(f_take_w(table->data, table->type, at + (size_t)i, dim - i), f_set(scale)), dim - i);
     }
 }
 
-static void cpu_gather(ops *o, float *y, const float *x, const int32_t *rows, int32_t n_rows, int32_t dim)
+static void cpu_gather(ops *o, float *y, const float *x, int32_t dim, const ops_batch *b)
 {
     (void)o;
-    for (int32_t i = 0; i < n_rows; i++) memcpy(y + (size_t)i * (size_t)dim, x + (size_t)rows[i] * (size_t)dim, (size_t)dim * sizeof *y);
+    for (int32_t i = 0; i < b->n_logits; i++) memcpy(y + (size_t)i * (size_t)dim, x + (size_t)b->logit_rows[i] * (size_t)dim, (size_t)dim * sizeof *y);
 }
 
 static void cpu_add(ops *o, float *x, const float *d, int32_t n_rows, int32_t dim)
@@ -203,6 +203,7 @@ void LANES_FORM(rows_install)(ops *o)
     o->embed = cpu_embed;
     o->gather = cpu_gather;
     o->add = cpu_add;
+    o->act_add = cpu_add;
     o->sigmoid_gate = cpu_sigmoid_gate;
     o->softplus_gate = cpu_softplus_gate;
     o->swiglu = cpu_swiglu;

@@ -181,7 +181,11 @@ static void case_embed(ops *o, op_case *c)
     c->tolerance = scale == 11.3137083f ? 1e-6 : 0.0;
     if (c->way == REFERENCE) { ref_embed(case_out(c, (size_t)n_rows * (size_t)dim), &table, (double)scale, ids, n_rows); return; }
     float *y = case_blank(c, (size_t)(n_rows * dim));
-    EACH_CALL(c, n_rows, r, n) o->embed(o, y + r * dim, &table, scale, ids + r, n);
+    EACH_CALL(c, n_rows, r, n) {
+        const ops_batch b = { .n_rows = n, .ids = ids + r };
+        o->begin(o, &b);
+        o->embed(o, y + r * dim, &table, scale, &b);
+    }
     case_give(c, y, (size_t)(n_rows * dim));
 }
 
@@ -243,7 +247,11 @@ static void case_gather(ops *o, op_case *c)
     c->tolerance = 0.0;
     if (c->way == REFERENCE)
         for (int32_t i = 0; i < n_rows * dim; i++) y[i] = x[rows[i / dim] * dim + i % dim];
-    else EACH_CALL(c, n_rows, r, n) o->gather(o, y + r * dim, x, rows + r, n, dim);
+    else EACH_CALL(c, n_rows, r, n) {
+        const ops_batch b = { .n_rows = 12, .logit_rows = rows + r, .n_logits = n };
+        o->begin(o, &b);
+        o->gather(o, y + r * dim, x, dim, &b);
+    }
     case_give(c, y, (size_t)(n_rows * dim));
 }
 
@@ -264,6 +272,7 @@ static void case_head_norm_rope(ops *o, op_case *c)
     if (c->way == REFERENCE) { ref_head_norm_rope(case_out(c, (size_t)(n_rows * n_heads * head_dim)), x, stride, head_stride, n_heads, head_dim, &w, 1.0, (double)1e-6f, &rope, &cb.b); return; }
     EACH_CALL(c, n_rows, r, n) {
         ops_batch b = c->way == SPLIT && n_rows > 0 ? case_row(&cb.b, r) : cb.b;
+        o->begin(o, &b);
         o->head_norm_rope(o, x + r * stride, stride, head_stride, n_heads, head_dim, &w, 1.0f, 1e-6f, &rope, &b);
     }
     for (int32_t h = 0; h < n_rows * n_heads; h++) case_give(c, x + h / n_heads * stride + h % n_heads * head_stride, (size_t)head_dim);
@@ -288,6 +297,7 @@ static void case_kv_write(ops *o, op_case *c)
             }
     } else EACH_CALL(c, n_rows, r, n) {
         ops_batch b = c->way == SPLIT && n_rows > 0 ? case_row(&cb.b, r) : cb.b;
+        o->begin(o, &b);
         o->kv_write(o, &kv, k + r * stride, stride, v + r * stride, stride, &b);
     }
     case_give(c, kv.k, n_kv);
@@ -314,6 +324,7 @@ static void case_attention(ops *o, op_case *c)
     if (c->way == REFERENCE) { ref_attention(case_out(c, n_out), q, stride, head_stride, n_heads, &kv, (double)scale, window, &cb.b); return; }
     EACH_CALL(c, n_rows, r, n) {
         ops_batch b = c->way == SPLIT && n_rows > 0 ? case_row(&cb.b, r) : cb.b;
+        o->begin(o, &b);
         o->attention(o, y + r * n_heads * head_dim, q + r * stride, stride, head_stride, n_heads, &kv, scale, window, &b);
     }
     case_give(c, y, n_out);
@@ -345,6 +356,7 @@ static void case_conv_silu(ops *o, op_case *c)
     }
     EACH_CALL(c, n_rows, r, n) {
         ops_batch b = c->way == SPLIT && n_rows > 0 ? case_row(&cb.b, r) : cb.b;
+        o->begin(o, &b);
         o->conv_silu(o, y + r * n_channels, x + r * stride, stride, &w, state, n_channels, width, &b);
     }
     case_give(c, y, n_out);
@@ -369,6 +381,7 @@ static void case_gated_delta(ops *o, op_case *c)
     }
     EACH_CALL(c, n_rows, r, n) {
         ops_batch b = c->way == SPLIT && n_rows > 0 ? case_row(&cb.b, r) : cb.b;
+        o->begin(o, &b);
         o->gated_delta(o, y + r * n_v * dv, qkv + r * dim, a + r * n_v, beta + r * n_v, &a_log, &dt_bias, state, n_k, n_v, dk, dv, &b);
     }
     case_give(c, y, n_out);
