@@ -25,12 +25,18 @@
 #define OPS_CONV_WIDTH_MAX 8             /* conv_silu */
 #define OPS_EXPERTS_MAX 4096             /* moe_route */
 
-typedef enum { DTYPE_F32, DTYPE_BF16, DTYPE_F16 } dtype;
+/* How stored weights are encoded. The first three hold a value an element; of the others (kernels/quant.h) a row is blocks of 32 to 256 values. */
+typedef enum {
+    DTYPE_F32, DTYPE_BF16, DTYPE_F16,
+    DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_MXFP4, DTYPE_NVFP4,
+    DTYPE_COUNT
+} dtype;
 
 /* An element of an activation. On CUDA only the ops know its true type: see Types. */
 typedef float act;
 
-/* A weight matrix [n_rows, n_cols] or vector (n_rows 1); 2-byte aligned at least; borrowed from the model. data NULL = absent. */
+/* A weight matrix [n_rows, n_cols] or vector (n_rows 1), borrowed from the model; data NULL = absent. Rows lie dtype_row_bytes(type, n_cols) apart; quantized
+ * ones are whole blocks (n_cols a multiple of dtype_block_values), of any alignment; the others are 2-byte aligned at least. */
 typedef struct { const void *data; dtype type; int32_t n_rows, n_cols; } weight;
 
 /* The rows of one engine step. Rows of one sequence are consecutive, in position order. A sequence's rows this step are

@@ -132,6 +132,7 @@ void LANES_FORM(dot_rows)(float *y, size_t y_stride, const void *w, dtype type, 
     case DTYPE_BF16: rows_of_type(y, y_stride, w, DTYPE_BF16, n_w, n_k, x, n_x); break;
     case DTYPE_F16:  rows_of_type(y, y_stride, w, DTYPE_F16, n_w, n_k, x, n_x); break;
     case DTYPE_F32:  rows_of_type(y, y_stride, w, DTYPE_F32, n_w, n_k, x, n_x); break;
+    default: FL_ASSERT(type <= DTYPE_F16);
     }
 }
 
