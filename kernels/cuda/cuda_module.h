@@ -5,6 +5,7 @@
 #define KERNELS_CUDA_MODULE_H
 
 #include <stdint.h>
+#include "kernels/ops.h"
 #include "proto/status.h"
 
 #ifdef __cplusplus
@@ -21,6 +22,12 @@ typedef struct {
 /* Describe GPU `index`. FL_NOT_FOUND when there is no such GPU or no driver, FL_UNSUPPORTED when this module has no code for its architecture (a kernel is
  * launched to find out), FL_GPU when the driver fails; each with a sentence. Nothing stays allocated. */
 fl_status cuda_device_probe(int32_t index, cuda_device *out, fl_err *err);
+
+/* What activations and weights are computed in: 16 bits (bf16 where the GPU multiplies it, sm_80 and up, else f16), or fp32 to find errors with. */
+typedef enum { CUDA_16_BIT, CUDA_F32 } cuda_precision;
+
+/* Open the CUDA implementation of ops.h on GPU `index`; its close frees it. Errors as cuda_device_probe's, FL_FULL without memory. */
+fl_status cuda_ops_open(ops **out, int32_t index, cuda_precision precision, fl_err *err);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,234 @@
+/* cuda_open.cu - the object behind `ops` on a GPU: memory, the step's batch, errors. */
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool cuda_check(ops_cuda *o, const char *name)
+{
+    if (o->error != cudaSuccess) return false;
+    cudaError_t e = cudaPeekAtLastError();
+    if (e == cudaSuccess && o->is_synchronous) e = cudaStreamSynchronize(o->stream);
+    if (e == cudaSuccess) return true;
+    o->error = e;
+    o->failed = name;
+    return false;
+}
+
+/* For calls of the runtime, whose result is the error. */
+static bool cuda_keep(ops_cuda *o, cudaError_t e, const char *name)
+{
+    if (o->error == cudaSuccess && e != cudaSuccess) {
+        o->error = e;
+        o->failed = name;
+    }
+    return o->error == cudaSuccess;
+}
+
+/* ---- memory ---- */
+
+static fl_status cuda_take(ops *table, void **out, size_t n_bytes, const char *what, fl_err *err)
+{
+    ops_cuda *o = cuda_of(table);
+    *out = NULL;
+    if (n_bytes == 0) return FL_OK;
+    cudaError_t e = cudaMalloc(out, n_bytes);
+    if (e == cudaErrorMemoryAllocation) {
+        size_t free_bytes = 0, total_bytes = 0;
+        cudaGetLastError();                              /* this one is not sticky */
+        cudaMemGetInfo(&free_bytes, &total_bytes);
+        return fl_fail(err, FL_FULL, "cuda: GPU %d has no memory for %s (%.2f GB of %.2f GB free, %.2f GB wanted)", o->device, what, (double)free_bytes / 1e9,
+                       (double)total_bytes / 1e9, (double)n_bytes / 1e9);
+    }
+    if (e == cudaSuccess) e = cudaMemsetAsync(*out, 0, n_bytes, o->stream);
+    if (e == cudaSuccess) return FL_OK;
+    cuda_keep(o, e, what);
+    return fl_fail(err, FL_GPU, "cuda: GPU %d failed to give memory for %s: %s", o->device, what, cudaGetErrorString(e));
+}
+
+static void cuda_give(ops *table, void *memory, size_t n_bytes)
+{
+    (void)n_bytes;
+    if (memory) cuda_keep(cuda_of(table), cudaFree(memory), "cudaFree");
+}
+
+static void cuda_upload(ops *table, void *to, const void *from, size_t n_bytes)
+{
+    ops_cuda *o = cuda_of(table);
+    if (n_bytes == 0 || !cuda_keep(o, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, o->stream), "a copy to the GPU")) return;
+    cuda_keep(o, cudaStreamSynchronize(o->stream), "a copy to the GPU");
+}
+
+/* After an error the bytes are zeros: finish() says so before anybody uses them. */
+static void cuda_download(ops *table, void *to, const void *from, size_t n_bytes)
+{
+    ops_cuda *o = cuda_of(table);
+    if (n_bytes == 0) return;
+    if (!cuda_keep(o, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToHost, o->stream), "a copy from the GPU") ||
+        !cuda_keep(o, cudaStreamSynchronize(o->stream), "a kernel before a copy from the GPU")) memset(to, 0, n_bytes);
+}
+
+static fl_status cuda_finish(ops *table, fl_err *err)
+{
+    ops_cuda *o = cuda_of(table);
+    if (cuda_keep(o, cudaStreamSynchronize(o->stream), "one of the step's kernels")) return FL_OK;
+    return fl_fail(err, FL_GPU, "cuda: GPU %d failed at %s: %s%s", o->device, o->failed, cudaGetErrorString(o->error),
+                   o->is_synchronous ? "" : "; with TOKENFLEET_CUDA_SYNC=1 the kernel is named");
+}
+
+/* ---- the batch ---- */
+
+/* Room in one staging buffer: with a base it is taken, without one only measured. */
+typedef struct { char *base; size_t n_bytes; } packer;
+
+static size_t pack(packer *p, const void *from, size_t n_bytes)
+{
+    const size_t at = p->n_bytes;
+    if (p->base && from) memcpy(p->base + at, from, n_bytes);
+    p->n_bytes += (n_bytes + 15) / 16 * 16;
+    return at;
+}
+
+/* The lists made from the arrays; counted only while `tiles` is NULL. */
+static void list_work(cuda_batch *d, const ops_batch *b, cuda_tile *tiles, cuda_run *prefills, cuda_run *decodes)
+{
+    d->n_tiles = d->n_prefills = d->n_decodes = d->most_context = 0;
+    if (!b->row_begin) return;
+    for (int32_t s = 0; s < b->n_seqs; s++) {
+        const int32_t begin = b->row_begin[s], n = b->row_begin[s + 1] - begin, position = b->positions[begin];
+        const cuda_run run = { begin, n, s, b->state_slots ? b->state_slots[s] : -1, position };
+        if (!b->is_prefill[s]) {
+            FL_ASSERT(n == 1);
+            if (tiles) decodes[d->n_decodes] = run;
+            d->n_decodes++;
+            if (position + 1 > d->most_context) d->most_context = position + 1;
+            continue;
+        }
+        FL_ASSERT(position % OPS_BLOCK_TOKENS == 0);
+        if (tiles) prefills[d->n_prefills] = run;
+        d->n_prefills++;
+        for (int32_t i = 0; i < n; i += OPS_BLOCK_TOKENS) {
+            const cuda_tile tile = { begin + i, n - i < OPS_BLOCK_TOKENS ? n - i : OPS_BLOCK_TOKENS, s, position + i };
+            if (tiles) tiles[d->n_tiles] = tile;
+            d->n_tiles++;
+        }
+    }
+}
+
+static bool reserve_lists(ops_cuda *o, size_t n_bytes)
+{
+    if (n_bytes <= o->list_bytes) return true;
+    const size_t grown = 2 * n_bytes;
+    if (!cuda_keep(o, cudaStreamSynchronize(o->stream), "one of the step's kernels")) return false;
+    for (int i = 0; i < 2; i++) {
+        if (o->staging[i]) cudaFreeHost(o->staging[i]);
+        o->staging[i] = NULL;
+    }
+    if (o->lists) cudaFree(o->lists);
+    o->lists = NULL;
+    o->list_bytes = 0;
+    for (int i = 0; i < 2; i++)
+        if (!cuda_keep(o, cudaMallocHost(&o->staging[i], grown), "memory for the batch")) return false;
+    if (!cuda_keep(o, cudaMalloc(&o->lists, grown), "memory for the batch")) return false;
+    o->list_bytes = grown;
+    return true;
+}
+
+static void cuda_begin(ops *table, const ops_batch *b)
+{
+    ops_cuda *o = cuda_of(table);
+    const size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs, word = sizeof(int32_t);
+    cuda_batch d = {};
+    d.n_rows = b->n_rows;
+    d.n_seqs = b->n_seqs;
+    d.n_logits = b->n_logits;
+    d.table_stride = b->table_stride;
+    size_t at[8] = { 0 };
+    packer p = { NULL, 0 };
+    list_work(&d, b, NULL, NULL, NULL);
+    if (o->error != cudaSuccess) return;
+    for (int pass = 0; pass < 2; pass++) {
+        at[0] = pack(&p, b->ids, b->ids ? rows * word : 0);
+        at[1] = pack(&p, b->positions, b->positions ? rows * word : 0);
+        at[2] = pack(&p, b->seq_of_row, b->seq_of_row ? rows * word : 0);
+        at[3] = pack(&p, b->logit_rows, (size_t)b->n_logits * word);
+        at[4] = pack(&p, b->block_tables, b->block_tables ? seqs * (size_t)b->table_stride * word : 0);
+        at[5] = pack(&p, NULL, (size_t)d.n_tiles * sizeof(cuda_tile));
+        at[6] = pack(&p, NULL, (size_t)d.n_prefills * sizeof(cuda_run));
+        at[7] = pack(&p, NULL, (size_t)d.n_decodes * sizeof(cuda_run));
+        if (pass == 1) break;
+        if (!reserve_lists(o, p.n_bytes)) return;
+        o->turn ^= 1;
+        if (!cuda_keep(o, cudaEventSynchronize(o->is_copied[o->turn]), "one of the step's kernels")) return;
+        p.base = (char *)o->staging[o->turn];
+        p.n_bytes = 0;
+    }
+    list_work(&d, b, (cuda_tile *)(p.base + at[5]), (cuda_run *)(p.base + at[6]), (cuda_run *)(p.base + at[7]));
+    if (p.n_bytes > 0) cuda_keep(o, cudaMemcpyAsync(o->lists, p.base, p.n_bytes, cudaMemcpyHostToDevice, o->stream), "a copy of the batch to the GPU");
+    cuda_keep(o, cudaEventRecord(o->is_copied[o->turn], o->stream), "a copy of the batch to the GPU");
+    char *lists = (char *)o->lists;
+    d.ids = (const int32_t *)(lists + at[0]);
+    d.positions = (const int32_t *)(lists + at[1]);
+    d.seq_of_row = (const int32_t *)(lists + at[2]);
+    d.logit_rows = (const int32_t *)(lists + at[3]);
+    d.block_tables = (const int32_t *)(lists + at[4]);
+    d.tiles = (const cuda_tile *)(lists + at[5]);
+    d.prefills = (const cuda_run *)(lists + at[6]);
+    d.decodes = (const cuda_run *)(lists + at[7]);
+    o->batch = d;
+}
+
+/* ---- open ---- */
+
+static void cuda_close(ops *table)
+{
+    ops_cuda *o = cuda_of(table);
+    if (o->stream) cudaStreamSynchronize(o->stream);
+    for (int i = 0; i < 2; i++) {
+        if (o->staging[i]) cudaFreeHost(o->staging[i]);
+        if (o->is_copied[i]) cudaEventDestroy(o->is_copied[i]);
+    }
+    if (o->lists) cudaFree(o->lists);
+    if (o->stream) cudaStreamDestroy(o->stream);
+    free(o);
+}
+
+template <typename T> static fl_status install_all(ops_cuda *o, fl_err *err)
+{
+    o->table.act_bytes = sizeof(T);
+    (void)err;
+    return FL_OK;
+}
+
+extern "C" fl_status cuda_ops_open(ops **out, int32_t index, cuda_precision precision, fl_err *err)
+{
+    cuda_device device;
+    fl_status st = cuda_device_probe(index, &device, err);
+    if (st != FL_OK) return st;
+    ops_cuda *o = (ops_cuda *)calloc(1, sizeof *o);
+    if (!o) return fl_fail(err, FL_FULL, "cuda: no memory to open GPU %d", index);
+    const char *sync = getenv("TOKENFLEET_CUDA_SYNC");
+    o->device = index;
+    o->sm = device.sm;
+    o->n_multiprocessors = device.n_multiprocessors;
+    o->is_synchronous = sync && strcmp(sync, "1") == 0;
+    o->table.name = precision == CUDA_F32 ? "cuda-f32" : device.sm >= 80 ? "cuda-bf16" : "cuda-f16";
+    o->table.take = cuda_take;
+    o->table.give = cuda_give;
+    o->table.upload = cuda_upload;
+    o->table.download = cuda_download;
+    o->table.finish = cuda_finish;
+    o->table.begin = cuda_begin;
+    o->table.close = cuda_close;
+    cudaError_t e = cudaStreamCreateWithFlags(&o->stream, cudaStreamNonBlocking);
+    for (int i = 0; i < 2 && e == cudaSuccess; i++) e = cudaEventCreateWithFlags(&o->is_copied[i], cudaEventDisableTiming);
+    if (e != cudaSuccess) st = fl_fail(err, FL_GPU, "cuda: GPU %d cannot be opened: %s", index, cudaGetErrorString(e));
+    else if (precision == CUDA_F32) st = install_all<float>(o, err);
+    else if (device.sm >= 80) st = install_all<__nv_bfloat16>(o, err);
+    else st = install_all<__half>(o, err);
+    if (st == FL_OK) *out = &o->table;
+    else cuda_close(&o->table);
+    return st;
+}
