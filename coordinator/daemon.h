@@ -77,7 +77,8 @@ size_t    daemon_n_removing(const coord_daemon *d);
 char *daemon_output_path(const coord_daemon *d, const stored_job *job, bool errors);
 
 /* A job whose files are not whole yet (running, or closed a moment ago): how much of them can be read under the temporary names (output_file_temporary). The first
- * call for a running job begins to write them. *why: what they wait for, "" = nothing. A failure is the writer's own, told once. */
+ * call for a running job begins to write them. *why: what they wait for, "" = nothing. A failure is the writer's own, told once; a full disk is waited for.
+ * The temporary files go when a writer ends early, before the loop takes notice of it: what cannot be found any more is not there yet. */
 fl_status daemon_outputs_follow(coord_daemon *d, stored_job *job, output_written *written, const char **why, fl_err *err);
 
 /* Why the disk is full; NULL when it is not. */

@@ -67,25 +67,36 @@ static output_slot *free_slot(coord_daemon *d)
     return NULL;
 }
 
+/* A running job that nobody follows yet. *slot stays NULL where it has to wait, and *why says for what. */
+static fl_status begin_following(coord_daemon *d, stored_job *job, output_slot **slot, const char **why, fl_err *err)
+{
+    if (d->follow_failed.v == job->id.v) {
+        bool was_full = d->follow_error.code == FL_DISK_FULL;
+        if (was_full) *why = d->follow_error.text;
+        if (was_full && daemon_now_ms() < d->follow_retry_ms) return FL_OK;
+        d->follow_failed.v = 0;
+        if (!was_full) return fl_fail(err, d->follow_error.code, "%s", d->follow_error.text);
+    }
+    if (ledger_is_closed(job->ledger)) {                 /* its end is not in the journal yet: files that are whole have no name before it is */
+        *why = d->disk_full;
+        return FL_OK;
+    }
+    output_slot *place = free_slot(d);
+    *why = place ? "" : "as many other running jobs as possible are being fetched; this one waits until one of them ends";
+    if (!place) return FL_OK;
+    fl_status st = begin(d, place, job, err);
+    if (st == FL_OK) *slot = place;
+    return st;
+}
+
 fl_status daemon_outputs_follow(coord_daemon *d, stored_job *job, output_written *written, const char **why, fl_err *err)
 {
     output_slot *slot = slot_of(d, job);
     fl_status st = FL_OK;
     *written = (output_written){ 0 };
-    *why = "";
-    if (!slot && d->follow_failed.v == job->id.v) {
-        d->follow_failed.v = 0;
-        return fl_fail(err, d->follow_error.code, "%s", d->follow_error.text);
-    }
-    if (!slot && job->state == JOB_OPEN) {
-        output_slot *place = free_slot(d);
-        if (!place) *why = "as many other running jobs as possible are being fetched; this one waits until one of them ends";
-        else if ((st = begin(d, place, job, err)) == FL_OK) slot = place;
-    }
-    if (!slot) {
-        if (d->outputs_full[0] && job->outputs_due) *why = d->outputs_full;
-        return st;
-    }
+    *why = d->outputs_full[0] && job->outputs_due ? d->outputs_full : "";
+    if (!slot && job->state == JOB_OPEN) st = begin_following(d, job, &slot, why, err);
+    if (!slot) return st;
     slot->asked_ms = daemon_now_ms();
     *written = output_writer_written(slot->writer);
     return FL_OK;
@@ -127,6 +138,7 @@ static fl_status end(coord_daemon *d, output_slot *slot, fl_status st, const job
         fl_log(FL_LOG_WARN, "the output of a running job cannot be written: %s", err->text);
         d->follow_failed = job->id;
         d->follow_error = *err;
+        d->follow_retry_ms = daemon_now_ms() + RETRY_MS;
         return FL_OK;
     }
     if (st == FL_OK) st = job_store_finish(job, counts, err);

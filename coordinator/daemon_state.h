@@ -51,7 +51,7 @@ struct coord_daemon {
     char *out, *errors;                  /* owned; NULL = into the job's folder */
     bool is_out_new, is_errors_new;
     output_slot writers[DAEMON_WRITERS_MAX];
-    job_id follow_failed; fl_err follow_error;           /* a running job's writer that failed; told to the next who fetches */
+    job_id follow_failed; fl_err follow_error; int64_t follow_retry_ms;      /* a running job's writer that failed: told to the next who fetches, or begun again when the disk was full */
     char outputs_full[480];              /* "" = there was room for them */
     int64_t output_retry_ms;
     background retrier;

@@ -214,9 +214,6 @@ void job_store_note(stored_job *job, const ledger_record *record)
         copy_bytes(job->numerics, sizeof job->numerics, record->numerics);
         copy_bytes(job->pin_model, sizeof job->pin_model, record->model);
     }
-    if (record->kind == LEDGER_CLOSE) {
-        job->state = record->cause == LEDGER_COMPLETED ? JOB_COMPLETED : record->cause == LEDGER_CANCELLED ? JOB_CANCELLED : JOB_EXPIRED;
-    }
 }
 
 /* One record of the replay. */
@@ -230,6 +227,7 @@ static fl_status replay(void *context, const ledger_record *record, fl_err *err)
     }
     if (record->kind == LEDGER_RESULT && record->piece + 1 == record->n_pieces) row_table_commit(job->table, record->row, record->sample);
     if (record->kind == LEDGER_INGEST_ERROR || record->kind == LEDGER_ROW_ERROR) row_table_fail(job->table, record->row);
+    if (record->kind == LEDGER_CLOSE) job->state = record->cause == LEDGER_COMPLETED ? JOB_COMPLETED : record->cause == LEDGER_CANCELLED ? JOB_CANCELLED : JOB_EXPIRED;
     job_store_note(job, record);
     return FL_OK;
 }

@@ -94,7 +94,7 @@ void job_store_rest(stored_job *job);
 /* How far the job's ledger may be read, also at rest. */
 ledger_place job_store_marked(const stored_job *job);
 
-/* One record of the job was committed. */
+/* One record of the job was committed. A closing record changes no state here: the job is closed once the journal says so too, in the same step in which its outputs become due. */
 void job_store_note(stored_job *job, const ledger_record *record);
 
 /* The line of a row, borrowed until the next call, and its entry. */

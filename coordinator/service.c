@@ -192,8 +192,9 @@ done:
     return st;
 }
 
-/* While it grows a file has its temporary name, until the moment it gets its own: which may be this one, so it is opened rather than looked for. */
-static fl_status read_growing(const stored_job *job, const char *path, uint64_t offset, uint64_t size, service_reply *reply, fl_err *err)
+/* While it grows a file has its temporary name, until the moment it gets its own: which may be this one, so it is opened rather than looked for. A writer that ended early
+ * (the disk is full) has taken its file away: then nothing of it is there until the next one has written it again. */
+static fl_status read_growing(const stored_job *job, const char *path, uint64_t offset, output_written *written, int index, service_reply *reply, fl_err *err)
 {
     char name[FL_JOB_NAME_BYTES];
     fl_job_name(job->id, name);
@@ -202,7 +203,8 @@ static fl_status read_growing(const stored_job *job, const char *path, uint64_t 
     int fd = open(temporary, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) fd = open(path, O_RDONLY | O_CLOEXEC);
     free(temporary);
-    return read_piece(fd, path, offset, size, reply, err);
+    if (fd < 0 && errno == ENOENT) *written = (output_written){ 0 };
+    return fd < 0 && written->bytes[index] == 0 ? FL_OK : read_piece(fd, path, offset, written->bytes[index], reply, err);
 }
 
 static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_err *err)
@@ -221,9 +223,9 @@ static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_
     if (!path) return fl_fail(err, FL_FULL, "no memory for a path");
     if (is_whole && stat(path, &at) != 0) st = fl_fail_errno(err, errno, "cannot read %s", path);
     else if (!is_whole) st = daemon_outputs_follow(s->daemon, job, &written, &why, err);
+    if (st == FL_OK && is_whole) st = read_piece(open(path, O_RDONLY | O_CLOEXEC), path, (uint64_t)offset, (uint64_t)at.st_size, reply, err);
+    else if (st == FL_OK && (uint64_t)offset < written.bytes[is_errors]) st = read_growing(job, path, (uint64_t)offset, &written, is_errors, reply, err);
     uint64_t size = is_whole && st == FL_OK ? (uint64_t)at.st_size : written.bytes[is_errors];
-    if (st == FL_OK && is_whole) st = read_piece(open(path, O_RDONLY | O_CLOEXEC), path, (uint64_t)offset, size, reply, err);
-    else if (st == FL_OK && (uint64_t)offset < size) st = read_growing(job, path, (uint64_t)offset, size, reply, err);
     free(path);
     json_object_set_new(reply->json, "size", json_integer((json_int_t)size));
     json_object_set_new(reply->json, "whole", json_boolean(is_whole));

@@ -53,7 +53,8 @@ static json_t *events_of(const coord_job_status *live)
 /* What a person should know first: why it does not go on. */
 static const char *why_of(const stored_job *job, const coord *core, const coord_job_status *live, const char *held_up)
 {
-    if (job->state == JOB_OPEN) return live ? live->why : core ? "" : "no coordinator works on this spool";
+    bool is_ending = live && live->state != JOB_OPEN && held_up;         /* nothing of it is left to do, but its end is not durable */
+    if (job->state == JOB_OPEN) return is_ending ? held_up : live ? live->why : core ? "" : "no coordinator works on this spool";
     if (!job->outputs_due) return "";
     return held_up ? held_up : core ? "the output files are being written" : "the output files are not written yet, and no coordinator works on this spool";
 }

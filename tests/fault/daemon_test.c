@@ -1,5 +1,5 @@
 /* The daemon with a stub worker over a real ipc socket, in one process: a job from submit to output; the daemon killed at its n-th sync, for every n, and
- * started again; a full disk; a worker that sends nonsense. pwrite and fdatasync of this program stand before the C library's. */
+ * started again; a full disk; a worker that sends nonsense. write, pwrite and fdatasync of this program stand before the C library's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <zmq.h>
@@ -23,24 +24,43 @@
 /* ---- a disk that fails ---- */
 
 static bool disk_is_full;
+static const char *full_for;                             /* writes to files with this in their name find no room; NULL: none do */
 static int syncs_left = -1;                              /* the process ends at the sync that finds 0; -1: never */
 static bool dies_after_sync;
 static int n_ledger_syncs;                               /* so far */
 
+static bool is_named(int fd, const char *part)
+{
+    char link[40], path[300] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return readlink(link, path, sizeof path - 1) > 0 && strstr(path, part);
+}
+
+static bool has_room(int fd)
+{
+    if (!disk_is_full && !(full_for && is_named(fd, full_for))) return true;
+    errno = ENOSPC;
+    return false;
+}
+
+ssize_t write(int fd, const void *data, size_t n)
+{
+    return !full_for || has_room(fd) ? syscall(SYS_write, fd, data, n) : -1;
+}
+
 ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 {
-    if (disk_is_full) {
-        errno = ENOSPC;
-        return -1;
-    }
-    return syscall(SYS_pwrite64, fd, data, n, offset);
+    return has_room(fd) ? syscall(SYS_pwrite64, fd, data, n, offset) : -1;
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t n, off_t offset)       /* SQLite's */
+{
+    return pwrite(fd, data, n, offset);
 }
 
 int fdatasync(int fd)
 {
-    char link[40], path[300] = "";
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    if (readlink(link, path, sizeof path - 1) > 0) n_ledger_syncs += strstr(path, "/ledger/") != NULL;
+    n_ledger_syncs += is_named(fd, "/ledger/");
     bool dies = syncs_left >= 0 && syncs_left-- == 0;
     if (dies && !dies_after_sync) _exit(DIED);
     int result = (int)syscall(SYS_fdatasync, fd);
@@ -58,6 +78,8 @@ typedef struct {
     int n_sent, n_answers, n_committed, n_refused, n_hello_wanted;
     bool answers_nothing;                                /* takes grants and does not work on them */
     bool is_welcome;
+    json_t *reply; fl_status reply_status;               /* owned; to the last question of a client */
+    char *part; size_t part_bytes;                       /* owned; what came with it */
     fl_arena arena;
 } stub;
 
@@ -95,6 +117,8 @@ static void stub_open(stub *w, const char *endpoint, uint64_t id)
 
 static void stub_close(stub *w)
 {
+    json_decref(w->reply);
+    free(w->part);
     zmq_close(w->socket);
     zmq_ctx_term(w->context);
     fl_arena_fini(&w->arena);
@@ -137,6 +161,13 @@ static void stub_take(stub *w, const wire_msg *msg)
     case WIRE_GRANT: stub_take_grant(w, &msg->grant, msg->n_parts); return;
     case WIRE_ANSWER: stub_take_answer(w, &msg->answer); return;
     case WIRE_BEAT: w->n_hello_wanted += (int)msg->beat.say_hello; return;
+    case WIRE_REPLY:
+        w->reply = json_loadb(msg->reply.json.p, msg->reply.json.n, 0, NULL);
+        w->reply_status = (fl_status)msg->reply.status;
+        w->part_bytes = msg->n_parts ? msg->parts[0].bytes : 0;
+        w->part = calloc(1, w->part_bytes + 1);
+        if (w->part_bytes) memcpy(w->part, msg->parts[0].data, w->part_bytes);
+        return;
     default: return;
     }
 }
@@ -197,6 +228,7 @@ static int setup(void **unused)
     snprintf(endpoint, sizeof endpoint, "ipc://%s/s", folder);
     fixture_write_job(job_at, N_GOOD);
     disk_is_full = false;
+    full_for = NULL;
     syncs_left = -1;
     return 0;
 }
@@ -205,6 +237,7 @@ static int teardown(void **unused)
 {
     (void)unused;
     disk_is_full = false;
+    full_for = NULL;
     fixture_remove(folder);
     return 0;
 }
@@ -236,6 +269,42 @@ static void turn(coord_daemon *d)
 {
     fl_err err;
     if (daemon_turn(d, 5, &err) != FL_OK) fail_msg("%s", err.text);
+}
+
+/* What a client asks about the only job. */
+static void ask(stub *client, const char *verb, const char *file, size_t offset)
+{
+    char name[FL_JOB_NAME_BYTES], args[200];
+    fl_job_name((job_id){ 0x51 }, name);
+    snprintf(args, sizeof args, "{\"job\": \"%s\", \"file\": \"%s\", \"offset\": %zu}", name, file, offset);
+    json_decref(client->reply);
+    free(client->part);
+    client->reply = NULL;
+    client->part = NULL;
+    stub_send(client, &(wire_msg){ .type = WIRE_REQUEST, .request = { .number = 1, .verb = wire_text(verb), .args = wire_text(args) } });
+}
+
+static void hear(coord_daemon *d, stub *client)
+{
+    for (int64_t until = daemon_now_ms() + WAIT_MS; !client->reply; stub_read(client)) {
+        assert_true(daemon_now_ms() < until);
+        turn(d);
+    }
+}
+
+static bool is_whole(const stub *client)
+{
+    return json_is_true(json_object_get(client->reply, "whole"));
+}
+
+/* Ask for OUT behind `got`, and add what comes. */
+static void fetch_more(coord_daemon *d, stub *client, char *got, size_t *n_got)
+{
+    ask(client, "fetch", "out", *n_got);
+    hear(d, client);
+    if (client->reply_status != FL_OK) fail_msg("%s", json_string_value(json_object_get(client->reply, "error")));
+    memcpy(got + *n_got, client->part, client->part_bytes + 1);
+    *n_got += client->part_bytes;
 }
 
 static void serve_to_the_end(coord_daemon *d, stored_job *job, stub *w)
@@ -401,6 +470,114 @@ static void a_full_disk_answers_nothing_and_goes_on_when_there_is_room(void **un
     daemon_close(d);
 }
 
+/* The closing record is durable, the journal has no room: to clients the job runs on until its end can be performed, and nobody is shown files that are not there. */
+static void a_job_whose_end_waits_for_the_journal_is_not_ended_to_clients(void **unused)
+{
+    (void)unused;
+    stub w, client;
+    fl_err err;
+    char got[65536];
+    size_t n_got = 0;
+    coord_daemon *d = start_daemon();
+    stored_job *job = the_job(d);
+    stub_open(&w, endpoint, 77);
+    stub_open(&client, endpoint, 78);
+    stub_hello(&w);
+    for (int64_t until = daemon_now_ms() + WAIT_MS; w.n_committed == 0; stub_read(&w)) {
+        assert_true(daemon_now_ms() < until);
+        turn(d);
+        if (w.n_sent == 0) stub_work(&w);
+    }
+    full_for = "journal.db";
+    event ev = { .type = EVENT_JOB_CLOSE, .job_id = job->id, .cause = LEDGER_CANCELLED };
+    assert_int_equal(daemon_step(d, &ev, &err), FL_OK);
+    turn(d);
+    assert_true(ledger_is_closed(job->ledger));
+    for (int i = 0; i < 20; i++) {
+        fetch_more(d, &client, got, &n_got);
+        assert_false(is_whole(&client));
+        assert_non_null(strstr(json_string_value(json_object_get(client.reply, "why")), "the disk is full"));
+    }
+    ask(&client, "status", "", 0);
+    hear(d, &client);
+    const json_t *status = json_object_get(client.reply, "job");
+    assert_string_equal(json_string_value(json_object_get(status, "state")), "running");
+    assert_false(json_is_true(json_object_get(status, "outputs")));
+    assert_non_null(strstr(json_string_value(json_object_get(status, "why")), "the disk is full"));
+    ask(&client, "delete", "", 0);
+    hear(d, &client);
+    assert_int_equal(client.reply_status, FL_CONFLICT);
+    ask(&client, "cancel", "", 0);
+    hear(d, &client);
+    assert_int_equal(client.reply_status, FL_CONFLICT);
+    full_for = NULL;
+    do fetch_more(d, &client, got, &n_got);
+    while (!is_whole(&client) || client.part_bytes > 0);
+    assert_int_equal(job->state, JOB_CANCELLED);
+    char *out = output_of(d, job, false);
+    assert_string_equal(got, out);
+    assert_sound(d, job);
+    free(out);
+    stub_close(&client);
+    stub_close(&w);
+    daemon_close(d);
+}
+
+/* The files of a running job that is fetched find no room: the writer takes them away and ends; the client waits, and goes on where it was. */
+static void a_fetch_waits_for_files_that_a_full_disk_took_away(void **unused)
+{
+    (void)unused;
+    stub w, client;
+    char got[65536], temporary[400];
+    size_t n_got = 0;
+    coord_daemon *d = start_daemon();
+    stored_job *job = the_job(d);
+    stub_open(&w, endpoint, 77);
+    stub_open(&client, endpoint, 78);
+    stub_hello(&w);
+    for (int64_t until = daemon_now_ms() + WAIT_MS; n_got == 0; stub_read(&w)) {
+        assert_true(daemon_now_ms() < until);
+        turn(d);
+        if (w.n_sent == 0) stub_work(&w);
+        if (w.n_committed > 0) fetch_more(d, &client, got, &n_got);
+    }
+    snprintf(temporary, sizeof temporary, "%s/out.jsonl.tmp-job-0000000000000051", job->dir);
+    assert_int_equal(access(temporary, F_OK), 0);
+    full_for = ".tmp-job-";
+    int committed = w.n_committed;
+    for (int64_t until = daemon_now_ms() + WAIT_MS; w.n_committed == committed; stub_read(&w)) {
+        assert_true(daemon_now_ms() < until);
+        stub_work(&w);
+        turn(d);
+    }
+    for (int64_t until = daemon_now_ms() + WAIT_MS; access(temporary, F_OK) == 0; poll(NULL, 0, 1)) assert_true(daemon_now_ms() < until);
+    size_t before = n_got;
+    ask(&client, "fetch", "out", 0);                     /* gone, and the loop does not know it yet */
+    hear(d, &client);
+    assert_int_equal(client.reply_status, FL_OK);
+    assert_int_equal(json_integer_value(json_object_get(client.reply, "size")), 0);
+    bool was_told = false;
+    for (int i = 0; i < 20; i++) {
+        fetch_more(d, &client, got, &n_got);
+        was_told |= strstr(json_string_value(json_object_get(client.reply, "why")), "space") != NULL;
+    }
+    assert_true(was_told);
+    assert_int_equal(n_got, before);
+    full_for = NULL;
+    for (int64_t until = daemon_now_ms() + WAIT_MS; !is_whole(&client) || client.part_bytes > 0; stub_work(&w)) {
+        assert_true(daemon_now_ms() < until);
+        fetch_more(d, &client, got, &n_got);
+        stub_read(&w);
+    }
+    char *out = output_of(d, job, false);
+    assert_string_equal(got, out);
+    assert_sound(d, job);
+    free(out);
+    stub_close(&client);
+    stub_close(&w);
+    daemon_close(d);
+}
+
 static void a_daemon_that_ends_on_a_full_disk_loses_nothing_that_was_answered(void **unused)
 {
     (void)unused;
@@ -533,6 +710,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_finished_job_costs_a_start_no_sync_and_holds_no_file, setup, teardown),
         cmocka_unit_test_setup_teardown(a_daemon_killed_at_any_sync_gives_the_same_bytes_when_started_again, setup, teardown),
         cmocka_unit_test_setup_teardown(a_full_disk_answers_nothing_and_goes_on_when_there_is_room, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_job_whose_end_waits_for_the_journal_is_not_ended_to_clients, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_fetch_waits_for_files_that_a_full_disk_took_away, setup, teardown),
         cmocka_unit_test_setup_teardown(a_daemon_that_ends_on_a_full_disk_loses_nothing_that_was_answered, setup, teardown),
         cmocka_unit_test_setup_teardown(nonsense_is_dropped_or_refused_and_the_daemon_goes_on, setup, teardown),
         cmocka_unit_test_setup_teardown(a_worker_that_dies_gives_its_rows_to_the_next, setup, teardown),
