@@ -191,6 +191,7 @@ static void cuda_close(ops *table)
         if (o->is_copied[i]) cudaEventDestroy(o->is_copied[i]);
     }
     if (o->lists) cudaFree(o->lists);
+    attention_close(o);
     if (o->stream) cudaStreamDestroy(o->stream);
     free(o);
 }
@@ -198,8 +199,9 @@ static void cuda_close(ops *table)
 template <typename T> static fl_status install_all(ops_cuda *o, fl_err *err)
 {
     o->table.act_bytes = sizeof(T);
-    (void)err;
-    return FL_OK;
+    fl_status st = attention_install<T>(o, err);
+    if (st == FL_OK) st = delta_install<T>(o, err);
+    return st;
 }
 
 extern "C" fl_status cuda_ops_open(ops **out, int32_t index, cuda_precision precision, fl_err *err)
