@@ -62,18 +62,45 @@ typedef struct { act *k, *v; int32_t n_kv_heads, head_dim; } ops_kv;
 /* Rotary embedding: cos, sin [n_positions, n_rot / 2] (rope_fill); the first n_rot of head_dim turn, in halves (x[i], x[i + n_rot/2]). */
 typedef struct { const float *cos, *sin; int32_t n_rot, n_positions; } ops_rope;
 
+/* The largest batches to come, and what they attend with. */
+typedef struct {
+    int32_t n_rows, n_seqs, n_logits;    /* of one step */
+    int32_t seq_blocks;                  /* KV blocks of one sequence: table_stride at most */
+    int32_t n_heads, head_dim;           /* of attention; 0 without any */
+} ops_limits;
+
 typedef struct ops ops;
 struct ops {
-    const char *name;                    /* "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-sm90" */
+    const char *name;                    /* "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-bf16", "cuda-f16", "cuda-f32" */
+    const char *numerics;                /* what decides bits here, for the numerics id: "cpu", "sm90-..."; final after reserve() */
 
+    dtype  act_type;                     /* of activations, KV and, on a device, weight matrices: DTYPE_F32, DTYPE_BF16 or DTYPE_F16 */
     size_t act_bytes;                    /* of one act */
+    bool   is_host;                      /* the device is the host: its memory may be read and written in place, and weights stay where and as they are mapped */
 
     /* Memory of the device: zeroed, 256-byte aligned; FL_FULL, naming `what`. On the CPU only used pages are touched. */
     fl_status (*take)(ops *o, void **out, size_t n_bytes, const char *what, fl_err *err);
     void (*give)(ops *o, void *memory, size_t n_bytes);      /* accepts NULL */
+    /* What the device has free and in all; zeros where that is the machine's memory. */
+    void (*measure)(ops *o, uint64_t *free_bytes, uint64_t *all_bytes);
+    /* Memory of the host that copies to and from the device run at full speed with; not zeroed. */
+    fl_status (*take_host)(ops *o, void **out, size_t n_bytes, const char *what, fl_err *err);
+    void (*give_host)(ops *o, void *memory, size_t n_bytes); /* accepts NULL */
     /* Copies between host and device, in order with the calls around them. The host's memory may be changed when upload returns, and has the bytes when download does. */
     void (*upload)(ops *o, void *to, const void *from, size_t n_bytes);
     void (*download)(ops *o, void *to, const void *from, size_t n_bytes);
+    /* The same of n_rows pieces of n_bytes, which lie to_stride and from_stride apart. */
+    void (*upload_rows)(ops *o, void *to, size_t to_stride, const void *from, size_t from_stride, size_t n_bytes, size_t n_rows);
+    void (*download_rows)(ops *o, void *to, size_t to_stride, const void *from, size_t from_stride, size_t n_bytes, size_t n_rows);
+    /* As upload, but `from` (memory of take_host) must stay as it is until wait_upload() of the same turn, 0 or 1: two buffers that are filled while the other travels. */
+    void (*begin_upload)(ops *o, void *to, const void *from, size_t n_bytes, int turn);
+    void (*wait_upload)(ops *o, int turn);
+    /* From device to device. */
+    void (*copy)(ops *o, void *to, const void *from, size_t n_bytes);
+    /* to[i] = middle + reach * r(seed, i), i < n: r in -1 .. 1 is random_value() below. type is F32, BF16 or F16. */
+    void (*fill_random)(ops *o, void *to, dtype type, size_t n, uint64_t seed, float middle, float reach);
+    /* Take all that calls on batches within `limits` will need, now: none takes memory later. Once, after the weights lie on the device. */
+    fl_status (*reserve)(ops *o, const ops_limits *limits, fl_err *err);
     /* Waits for all calls so far. FL_GPU, naming the kernel, when one failed: then the device cannot be used by this process any more. */
     fl_status (*finish)(ops *o, fl_err *err);
 
@@ -155,6 +182,18 @@ void rope_fill(float *cos_table, float *sin_table, const float *inv_freq, int32_
 
 /* The element `n` behind p. */
 static inline act *act_at(const ops *o, act *p, size_t n) { return (act *)((char *)p + n * o->act_bytes); }
+
+/* The i-th value of a stream, uniform in -1 .. 1, the same on every device (an integer hash: two rounds of splitmix64). */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+static inline float random_value(uint64_t seed, uint64_t i)
+{
+    uint64_t z = seed + i * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (float)(int32_t)(z >> 40) * 0x1p-23f - 1.0f;
+}
 
 /* Own math, the same bits in every form and compiler: fp32, error below 2 ulp on their whole domain, IEEE specials. */
 float fl_expf(float x);

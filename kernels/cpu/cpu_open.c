@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "kernels/encode.h"
 
 typedef struct {
     const char *key, *name;              /* as TOKENFLEET_KERNELS says it; as ops.name says it */
@@ -85,8 +86,54 @@ static void cpu_give(ops *o, void *memory, size_t n_bytes)
     if (memory) munmap(memory, n_bytes);
 }
 
+static void cpu_measure(ops *o, uint64_t *free_bytes, uint64_t *all_bytes)
+{
+    (void)o;
+    *free_bytes = *all_bytes = 0;
+}
+
+static fl_status cpu_take_host(ops *o, void **out, size_t n_bytes, const char *what, fl_err *err)
+{
+    (void)o;
+    *out = NULL;
+    if (n_bytes == 0) return FL_OK;
+    *out = malloc(n_bytes);
+    return *out ? FL_OK : fl_fail(err, FL_FULL, "kernels: no memory for %s (%zu bytes)", what, n_bytes);
+}
+
+static void cpu_give_host(ops *o, void *memory, size_t n_bytes)
+{
+    (void)o;
+    (void)n_bytes;
+    free(memory);
+}
+
 static void cpu_upload(ops *o, void *to, const void *from, size_t n_bytes) { (void)o; memcpy(to, from, n_bytes); }
 static void cpu_download(ops *o, void *to, const void *from, size_t n_bytes) { (void)o; memcpy(to, from, n_bytes); }
+
+static void cpu_copy_rows(ops *o, void *to, size_t to_stride, const void *from, size_t from_stride, size_t n_bytes, size_t n_rows)
+{
+    (void)o;
+    for (size_t i = 0; i < n_rows; i++) memcpy((char *)to + i * to_stride, (const char *)from + i * from_stride, n_bytes);
+}
+
+static void cpu_begin_upload(ops *o, void *to, const void *from, size_t n_bytes, int turn) { (void)o; (void)turn; memcpy(to, from, n_bytes); }
+static void cpu_wait_upload(ops *o, int turn) { (void)o; (void)turn; }
+static void cpu_copy(ops *o, void *to, const void *from, size_t n_bytes) { (void)o; memcpy(to, from, n_bytes); }
+
+static void cpu_fill_random(ops *o, void *to, dtype type, size_t n, uint64_t seed, float middle, float reach)
+{
+    float some[256];
+    const size_t value_bytes = type == DTYPE_F32 ? 4 : 2;
+    (void)o;
+    for (size_t at = 0; at < n; at += 256) {
+        const size_t n_some = n - at < 256 ? n - at : 256;
+        for (size_t i = 0; i < n_some; i++) some[i] = middle + reach * random_value(seed, at + i);
+        dtype_encode((char *)to + at * value_bytes, type, some, n_some);
+    }
+}
+
+static fl_status cpu_reserve(ops *o, const ops_limits *limits, fl_err *err) { (void)o; (void)limits; (void)err; return FL_OK; }
 static fl_status cpu_finish(ops *o, fl_err *err) { (void)o; (void)err; return FL_OK; }
 static void cpu_begin(ops *o, const ops_batch *b) { (void)o; (void)b; }
 
@@ -109,11 +156,24 @@ fl_status ops_cpu_open(ops **out, int32_t n_threads, fl_err *err)
     if (n_threads > 1 && (st = cpu_pool_open(&c->pool, n_threads, err)) != FL_OK) { free(c); return st; }
     form->install(&c->table);
     c->table.name = form->name;
+    c->table.numerics = "cpu";
+    c->table.act_type = DTYPE_F32;
     c->table.act_bytes = sizeof(act);
+    c->table.is_host = true;
     c->table.take = cpu_take;
     c->table.give = cpu_give;
+    c->table.measure = cpu_measure;
+    c->table.take_host = cpu_take_host;
+    c->table.give_host = cpu_give_host;
     c->table.upload = cpu_upload;
     c->table.download = cpu_download;
+    c->table.upload_rows = cpu_copy_rows;
+    c->table.download_rows = cpu_copy_rows;
+    c->table.begin_upload = cpu_begin_upload;
+    c->table.wait_upload = cpu_wait_upload;
+    c->table.copy = cpu_copy;
+    c->table.fill_random = cpu_fill_random;
+    c->table.reserve = cpu_reserve;
     c->table.finish = cpu_finish;
     c->table.begin = cpu_begin;
     c->table.close = cpu_close;

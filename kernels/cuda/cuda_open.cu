@@ -54,6 +54,37 @@ static void cuda_give(ops *table, void *memory, size_t n_bytes)
     if (memory) cuda_keep(cuda_of(table), cudaFree(memory), "cudaFree");
 }
 
+static void cuda_measure(ops *table, uint64_t *free_bytes, uint64_t *all_bytes)
+{
+    size_t n_free = 0, n_all = 0;
+    cuda_keep(cuda_of(table), cudaMemGetInfo(&n_free, &n_all), "cudaMemGetInfo");
+    *free_bytes = n_free;
+    *all_bytes = n_all;
+}
+
+static fl_status cuda_take_host(ops *table, void **out, size_t n_bytes, const char *what, fl_err *err)
+{
+    ops_cuda *o = cuda_of(table);
+    *out = NULL;
+    if (n_bytes == 0) return FL_OK;
+    cudaError_t e = cudaMallocHost(out, n_bytes);
+    if (e == cudaSuccess) return FL_OK;
+    *out = NULL;
+    if (e != cudaErrorMemoryAllocation) {
+        cuda_keep(o, e, what);
+        return fl_fail(err, FL_GPU, "cuda: GPU %d failed to give pinned memory for %s: %s", o->device, what, cudaGetErrorString(e));
+    }
+    cudaGetLastError();                                  /* this one is not sticky */
+    return fl_fail(err, FL_FULL, "cuda: this machine has no pinned memory for %s (%.2f GB wanted); lower --batch or --kv-tokens, or raise the limit on locked memory", what,
+                   (double)n_bytes / 1e9);
+}
+
+static void cuda_give_host(ops *table, void *memory, size_t n_bytes)
+{
+    (void)n_bytes;
+    if (memory) cuda_keep(cuda_of(table), cudaFreeHost(memory), "cudaFreeHost");
+}
+
 static void cuda_upload(ops *table, void *to, const void *from, size_t n_bytes)
 {
     ops_cuda *o = cuda_of(table);
@@ -68,6 +99,60 @@ static void cuda_download(ops *table, void *to, const void *from, size_t n_bytes
     if (n_bytes == 0) return;
     if (!cuda_keep(o, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToHost, o->stream), "a copy from the GPU") ||
         !cuda_keep(o, cudaStreamSynchronize(o->stream), "a kernel before a copy from the GPU")) memset(to, 0, n_bytes);
+}
+
+/* One copy a piece: a two-dimensional copy's stride is limited to 2 GB. */
+static bool copy_rows(ops_cuda *o, void *to, size_t to_stride, const void *from, size_t from_stride, size_t n_bytes, size_t n_rows, cudaMemcpyKind kind, const char *name)
+{
+    for (size_t i = 0; n_bytes > 0 && i < n_rows; i++)
+        if (!cuda_keep(o, cudaMemcpyAsync((char *)to + i * to_stride, (const char *)from + i * from_stride, n_bytes, kind, o->stream), name)) return false;
+    return cuda_keep(o, cudaStreamSynchronize(o->stream), name);
+}
+
+static void cuda_upload_rows(ops *table, void *to, size_t to_stride, const void *from, size_t from_stride, size_t n_bytes, size_t n_rows)
+{
+    copy_rows(cuda_of(table), to, to_stride, from, from_stride, n_bytes, n_rows, cudaMemcpyHostToDevice, "a copy to the GPU");
+}
+
+static void cuda_download_rows(ops *table, void *to, size_t to_stride, const void *from, size_t from_stride, size_t n_bytes, size_t n_rows)
+{
+    if (copy_rows(cuda_of(table), to, to_stride, from, from_stride, n_bytes, n_rows, cudaMemcpyDeviceToHost, "a copy from the GPU")) return;
+    for (size_t i = 0; i < n_rows; i++) memset((char *)to + i * to_stride, 0, n_bytes);
+}
+
+static void cuda_begin_upload(ops *table, void *to, const void *from, size_t n_bytes, int turn)
+{
+    ops_cuda *o = cuda_of(table);
+    if (n_bytes > 0) cuda_keep(o, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, o->stream), "a copy to the GPU");
+    cuda_keep(o, cudaEventRecord(o->is_uploaded[turn], o->stream), "a copy to the GPU");
+}
+
+static void cuda_wait_upload(ops *table, int turn)
+{
+    ops_cuda *o = cuda_of(table);
+    cuda_keep(o, cudaEventSynchronize(o->is_uploaded[turn]), "a copy to the GPU");
+}
+
+static void cuda_copy(ops *table, void *to, const void *from, size_t n_bytes)
+{
+    ops_cuda *o = cuda_of(table);
+    if (n_bytes > 0) cuda_keep(o, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToDevice, o->stream), "a copy on the GPU");
+}
+
+template <typename T> static __global__ void random_kernel(T *to, size_t n, uint64_t seed, float middle, float reach)
+{
+    const size_t step = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) to[i] = from_float<T>(__fadd_rn(middle, __fmul_rn(reach, random_value(seed, i))));
+}
+
+static void cuda_fill_random(ops *table, void *to, dtype type, size_t n, uint64_t seed, float middle, float reach)
+{
+    ops_cuda *o = cuda_of(table);
+    const size_t most = (size_t)o->n_multiprocessors * 16, want = (n + 255) / 256;
+    const dim3 grid((unsigned)(want < most ? want : most)), block(256);
+    if (type == DTYPE_F32) launch(o, "fill_random", random_kernel<float>, grid, block, 0, (float *)to, n, seed, middle, reach);
+    else if (type == DTYPE_BF16) launch(o, "fill_random", random_kernel<__nv_bfloat16>, grid, block, 0, (__nv_bfloat16 *)to, n, seed, middle, reach);
+    else launch(o, "fill_random", random_kernel<__half>, grid, block, 0, (__half *)to, n, seed, middle, reach);
 }
 
 static fl_status cuda_finish(ops *table, fl_err *err)
@@ -120,7 +205,7 @@ static void list_work(cuda_batch *d, const ops_batch *b, cuda_tile *tiles, cuda_
 static bool reserve_lists(ops_cuda *o, size_t n_bytes)
 {
     if (n_bytes <= o->list_bytes) return true;
-    const size_t grown = 2 * n_bytes;
+    const size_t grown = n_bytes;
     if (!cuda_keep(o, cudaStreamSynchronize(o->stream), "one of the step's kernels")) return false;
     for (int i = 0; i < 2; i++) {
         if (o->staging[i]) cudaFreeHost(o->staging[i]);
@@ -134,6 +219,21 @@ static bool reserve_lists(ops_cuda *o, size_t n_bytes)
     if (!cuda_keep(o, cudaMalloc(&o->lists, grown), "memory for the batch")) return false;
     o->list_bytes = grown;
     return true;
+}
+
+/* The lists of the largest batch: its chunks and runs are no more than its rows. */
+static fl_status cuda_reserve(ops *table, const ops_limits *limits, fl_err *err)
+{
+    ops_cuda *o = cuda_of(table);
+    const size_t rows = (size_t)limits->n_rows, seqs = (size_t)limits->n_seqs, word = sizeof(int32_t), chunks = seqs + rows / OPS_BLOCK_TOKENS + 1;
+    const size_t n_bytes = 3 * rows * word + (size_t)limits->n_logits * word + seqs * (size_t)limits->seq_blocks * word + chunks * sizeof(cuda_tile) + 2 * seqs * sizeof(cuda_run) + 8 * 16;
+    if (reserve_lists(o, n_bytes)) return FL_OK;
+    if (o->error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        o->error = cudaSuccess;
+        return fl_fail(err, FL_FULL, "cuda: GPU %d has no memory for the lists of a step (%.2f GB); lower --batch, --prefill-budget or --max-context", o->device, (double)n_bytes / 1e9);
+    }
+    return table->finish(table, err);
 }
 
 static void cuda_begin(ops *table, const ops_batch *b)
@@ -189,6 +289,7 @@ static void cuda_close(ops *table)
     for (int i = 0; i < 2; i++) {
         if (o->staging[i]) cudaFreeHost(o->staging[i]);
         if (o->is_copied[i]) cudaEventDestroy(o->is_copied[i]);
+        if (o->is_uploaded[i]) cudaEventDestroy(o->is_uploaded[i]);
     }
     if (o->lists) cudaFree(o->lists);
     attention_close(o);
@@ -199,6 +300,7 @@ static void cuda_close(ops *table)
 template <typename T> static fl_status install_all(ops_cuda *o, fl_err *err)
 {
     o->table.act_bytes = sizeof(T);
+    o->table.act_type = sizeof(T) == 4 ? DTYPE_F32 : o->sm >= 80 ? DTYPE_BF16 : DTYPE_F16;
     fl_status st = attention_install<T>(o, err);
     if (st == FL_OK) st = delta_install<T>(o, err);
     return st;
@@ -217,15 +319,30 @@ extern "C" fl_status cuda_ops_open(ops **out, int32_t index, cuda_precision prec
     o->n_multiprocessors = device.n_multiprocessors;
     o->is_synchronous = sync && strcmp(sync, "1") == 0;
     o->table.name = precision == CUDA_F32 ? "cuda-f32" : device.sm >= 80 ? "cuda-bf16" : "cuda-f16";
+    snprintf(o->numerics, sizeof o->numerics, "sm%d", device.sm);
+    o->table.numerics = o->numerics;
     o->table.take = cuda_take;
     o->table.give = cuda_give;
+    o->table.measure = cuda_measure;
+    o->table.take_host = cuda_take_host;
+    o->table.give_host = cuda_give_host;
     o->table.upload = cuda_upload;
     o->table.download = cuda_download;
+    o->table.upload_rows = cuda_upload_rows;
+    o->table.download_rows = cuda_download_rows;
+    o->table.begin_upload = cuda_begin_upload;
+    o->table.wait_upload = cuda_wait_upload;
+    o->table.copy = cuda_copy;
+    o->table.fill_random = cuda_fill_random;
+    o->table.reserve = cuda_reserve;
     o->table.finish = cuda_finish;
     o->table.begin = cuda_begin;
     o->table.close = cuda_close;
     cudaError_t e = cudaStreamCreateWithFlags(&o->stream, cudaStreamNonBlocking);
-    for (int i = 0; i < 2 && e == cudaSuccess; i++) e = cudaEventCreateWithFlags(&o->is_copied[i], cudaEventDisableTiming);
+    for (int i = 0; i < 2 && e == cudaSuccess; i++) {
+        e = cudaEventCreateWithFlags(&o->is_copied[i], cudaEventDisableTiming);
+        if (e == cudaSuccess) e = cudaEventCreateWithFlags(&o->is_uploaded[i], cudaEventDisableTiming);
+    }
     if (e != cudaSuccess) st = fl_fail(err, FL_GPU, "cuda: GPU %d cannot be opened: %s", index, cudaGetErrorString(e));
     else if (precision == CUDA_F32) st = install_all<float>(o, err);
     else if (device.sm >= 80) st = install_all<__nv_bfloat16>(o, err);

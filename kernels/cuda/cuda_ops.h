@@ -42,6 +42,8 @@ typedef struct {
     cuda_batch batch;                    /* of the last begin() */
     void *staging[2]; void *lists; size_t list_bytes; int32_t turn;      /* owned: pinned, twice; their copy on the device */
     cudaEvent_t is_copied[2];            /* the staging buffer may be written again */
+    cudaEvent_t is_uploaded[2];          /* begin_upload of a turn is done */
+    char numerics[160];                  /* table.numerics: "sm90", then what products add */
     void *linear, *moe, *attention;      /* owned by the files of those names: opened by their install, freed by their close */
 } ops_cuda;
 
