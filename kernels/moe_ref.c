@@ -2,6 +2,8 @@
 #include "kernels/ops_ref.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include "kernels/quant.h"
 
 void ref_moe_route(int32_t *ids, double *weights, const float *logits, int32_t n_rows, int32_t n_experts, int32_t top_k, bool renormalize)
 {
@@ -40,22 +42,41 @@ void ref_moe_route_sigmoid(int32_t *ids, double *weights, const float *logits, c
     }
 }
 
-static double row_dot(const weight *w, int32_t row, const float *x)
+/* y [w.n_rows] = w x */
+static void products(double *y, const weight *w, const double *x)
 {
-    double sum = 0.0;
-    for (int32_t k = 0; k < w->n_cols; k++) sum += ref_weight(w, (size_t)row * (size_t)w->n_cols + (size_t)k) * (double)x[k];
-    return sum;
+    double *row = malloc((size_t)w->n_cols * sizeof *row);
+    FL_ASSERT(row);
+    for (int32_t j = 0; j < w->n_rows; j++) {
+        ref_row(row, w, j);
+        y[j] = 0.0;
+        for (int32_t k = 0; k < w->n_cols; k++) y[j] += row[k] * x[k];
+    }
+    free(row);
 }
 
 void ref_moe_experts(double *y, const float *x, const int32_t *ids, const float *weights, const weight *gate, const weight *up, const weight *down, int32_t n_rows, int32_t top_k)
 {
-    int32_t dim = gate[0].n_cols, ff = gate[0].n_rows;
+    size_t dim = (size_t)gate[0].n_cols, ff = (size_t)gate[0].n_rows;
+    double *in = malloc(dim * sizeof *in), *opened = malloc(ff * sizeof *opened), *hidden = malloc(ff * sizeof *hidden), *out = malloc(dim * sizeof *out);
+    float *narrow = malloc(ff * sizeof *narrow);
+    FL_ASSERT(in && opened && hidden && out && narrow);
     for (int32_t r = 0; r < n_rows; r++, x += dim, y += dim, ids += top_k, weights += top_k) {
-        for (int32_t i = 0; i < dim; i++) y[i] = 0.0;
-        for (int32_t s = 0; s < top_k; s++)
-            for (int32_t j = 0; j < ff; j++) {
-                double hidden = ref_silu(row_dot(&gate[ids[s]], j, x)) * row_dot(&up[ids[s]], j, x);
-                for (int32_t i = 0; i < dim; i++) y[i] += (double)weights[s] * hidden * ref_weight(&down[ids[s]], (size_t)i * (size_t)ff + (size_t)j);
-            }
+        for (size_t i = 0; i < dim; i++) y[i] = 0.0;
+        for (int32_t s = 0; s < top_k; s++) {
+            ref_activations(in, x, &gate[ids[s]]);
+            products(opened, &gate[ids[s]], in);
+            ref_activations(in, x, &up[ids[s]]);
+            products(hidden, &up[ids[s]], in);
+            for (size_t j = 0; j < ff; j++) narrow[j] = (float)(hidden[j] *= ref_silu(opened[j]));
+            if (dtype_is_quantized(down[ids[s]].type)) ref_activations(hidden, narrow, &down[ids[s]]);
+            products(out, &down[ids[s]], hidden);
+            for (size_t i = 0; i < dim; i++) y[i] += (double)weights[s] * out[i];
+        }
     }
+    free(in);
+    free(opened);
+    free(hidden);
+    free(out);
+    free(narrow);
 }

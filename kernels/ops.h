@@ -104,6 +104,10 @@ struct ops {
     /* Waits for all calls so far. FL_GPU, naming the kernel, when one failed: then the device cannot be used by this process any more. */
     fl_status (*finish)(ops *o, fl_err *err);
 
+    /* Room for products with quantized weights of at most n_cols columns, reserve_bytes of it: once, before the first of them. FL_FULL without memory. */
+    fl_status (*reserve)(ops *o, int32_t n_cols, fl_err *err);
+    size_t (*reserve_bytes)(const ops *o, int32_t n_cols);
+
     /* The batch that the calls up to the next begin() are about; its arrays are borrowed until then. */
     void (*begin)(ops *o, const ops_batch *b);
 
@@ -118,7 +122,8 @@ struct ops {
     /* x += d */
     void (*add)(ops *o, float *x, const act *d, int32_t n_rows, int32_t dim);
     void (*act_add)(ops *o, act *x, const act *d, int32_t n_rows, int32_t dim);
-    /* y [n_rows, w.n_rows] = x [n_rows, w.n_cols] w^T (+ bias where bias.data) */
+    /* y [n_rows, w.n_rows] = x [n_rows, w.n_cols] w^T (+ bias where bias.data). With quantized weights x is rounded to whole numbers first, 32 of a row to a
+     * scale, on the CPU: see linear_ref.c */
     void (*linear)(ops *o, act *y, const act *x, const weight *w, const weight *bias, int32_t n_rows);
     /* the same with fp32 results: logits, gates of a head */
     void (*linear_f32)(ops *o, float *y, const act *x, const weight *w, const weight *bias, int32_t n_rows);
@@ -173,7 +178,7 @@ struct ops {
 };
 
 /* Open the CPU implementation. n_threads >= 1 (0 = all cores this process may run on). The form is the best this CPU has, or what TOKENFLEET_KERNELS
- * says: scalar | avx2 | avx512 (another value, or a form this CPU lacks, is FL_INVALID with a sentence). FL_UNSUPPORTED below AVX2 + FMA. */
+ * says: scalar | avx2 | avxvnni | avx512 | avx512vnni (another value, or a form this CPU lacks, is FL_INVALID with a sentence). FL_UNSUPPORTED below AVX2 + FMA. */
 fl_status ops_cpu_open(ops **out, int32_t n_threads, fl_err *err);
 
 /* Fill cos, sin [n_positions, n_rot / 2] of positions first .. first + n_positions - 1 from inv_freq [n_rot / 2] (double math, own cos and sin): angle = position * inv_freq, in

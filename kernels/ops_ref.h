@@ -6,7 +6,9 @@
 
 #include "kernels/ops.h"
 
-double ref_weight(const weight *w, size_t at);           /* element `at` of the stored matrix, read row by row */
+double ref_weight(const weight *w, size_t at);           /* element `at` of the stored matrix, read row by row; not quantized */
+void ref_row(double *y, const weight *w, int32_t row);   /* a row of a matrix of any type */
+void ref_activations(double *y, const float *x, const weight *w);        /* a row as products with w see it */
 double ref_sigmoid(double x);
 double ref_silu(double x);
 

@@ -2,7 +2,9 @@
 #include "kernels/ops_ref.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include "kernels/quant.h"
 
 static double value_of_f16(uint16_t h)
 {
@@ -27,14 +29,30 @@ double ref_weight(const weight *w, size_t at)
     return (double)f;
 }
 
+void ref_row(double *y, const weight *w, int32_t row)
+{
+    size_t n = (size_t)w->n_cols;
+    if (!dtype_is_quantized(w->type)) {
+        for (size_t i = 0; i < n; i++) y[i] = ref_weight(w, (size_t)row * n + i);
+        return;
+    }
+    float *values = malloc(n * sizeof *values);
+    FL_ASSERT(values);
+    dtype_decode(values, w->type, (const char *)w->data + (size_t)row * dtype_row_bytes(w->type, w->n_cols), w->n_cols);
+    for (size_t i = 0; i < n; i++) y[i] = (double)values[i];
+    free(values);
+}
+
 double ref_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 double ref_silu(double x) { return x / (1.0 + exp(-x)); }
 
 void ref_embed(double *y, const weight *table, double scale, const int32_t *ids, int32_t n_rows)
 {
     size_t dim = (size_t)table->n_cols;
-    for (size_t r = 0; r < (size_t)n_rows; r++)
-        for (size_t i = 0; i < dim; i++) y[r * dim + i] = ref_weight(table, (size_t)ids[r] * dim + i) * scale;
+    for (size_t r = 0; r < (size_t)n_rows; r++) {
+        ref_row(y + r * dim, table, ids[r]);
+        for (size_t i = 0; i < dim; i++) y[r * dim + i] *= scale;
+    }
 }
 
 void ref_sigmoid_gate(double *y, const float *x, const float *gate, int32_t gate_stride, int32_t gate_head_stride, int32_t n_heads, int32_t head_dim, int32_t n_rows)

@@ -1,5 +1,5 @@
 /* cpu.h - what the CPU kernels share: the object behind `ops`, its thread pool, and the form each kernel file is compiled in.
- * Forms    cpu_linear.c, cpu_norm.c, cpu_rows.c, cpu_attention.c, cpu_delta.c and cpu_moe.c are compiled three times, with LANES_SCALAR,
+ * Forms    cpu_linear.c, cpu_norm.c, cpu_rows.c, cpu_attention.c, cpu_delta.c, cpu_moe.c and cpu_quant.c are compiled three times, with LANES_SCALAR,
  *          LANES_AVX2 or LANES_AVX512; each then defines its install function under that form's name. cpu_open.c picks one.
  * Threads  kernels run on the calling thread and on the pool's; a kernel splits output elements over them, never a sum. */
 #ifndef KERNELS_CPU_CPU_H
@@ -10,10 +10,32 @@
 
 typedef struct cpu_pool cpu_pool;
 
+/* 32 activations of a row as whole numbers: x[i] is about scale * q[i], scale = max |x| / 127. Where a value is not finite scale and sums are NaN; a block whose
+ * greatest magnitude is below ACT_LEAST is zero. */
+typedef struct {
+    _Alignas(64) int8_t q[32];
+    float scale;
+    float sums[3];                       /* scale * sum of q: of the first 16, of the last 16, of all */
+    int32_t minus[3];                    /* minus the sum of q, of the same */
+} act_block;
+#define ACT_LEAST 0x1p-100f
+
+/* y[i * y_stride + j] = dot(w row j, x[i]) for j < n_w, i < n_x: quantized rows of n_k values, n_k / 32 blocks of activations. Every product with quantized
+ * weights comes from here. */
+typedef void dot_rows_quant_fn(float *y, size_t y_stride, const void *w, dtype type, int32_t n_w, int32_t n_k, const act_block *const *x, int32_t n_x);
+
 typedef struct {
     ops table;                           /* first: an ops * is an ops_cpu * */
     cpu_pool *pool;                      /* owned; NULL with one thread */
+    dot_rows_quant_fn *dot_rows_quant;   /* the form of the integer dots: it may have instructions that the form of the rest has not */
+    void (*quantize_row)(act_block *out, const float *x, int32_t n);         /* n a multiple of 32 */
+    act_block *room;                     /* owned [ROOM_ROWS * room_cols / 32]: a linear's activations */
+    int32_t room_cols;
 } ops_cpu;
+#define QUANTIZE_WORK 1.0                /* of an activation, and of a weight taken apart or of its product: in fp32 multiply-adds */
+#define TAKE_WORK 8.0
+#define QUANT_WORK 0.4
+#define ROOM_ROWS 256                    /* token rows quantized at a time: weights are taken apart once for them, and they lie in the second-level cache */
 
 /* Work on items [begin, end). */
 typedef void (*cpu_job)(const void *arg, int32_t begin, int32_t end);
@@ -29,9 +51,12 @@ void cpu_pool_run(cpu_pool *pool, int32_t n_items, double item_work, cpu_job job
 #define CPU_DECLARE(form) \
     void linear_install_##form(ops *o); void norm_install_##form(ops *o); void rows_install_##form(ops *o); \
     void attention_install_##form(ops *o); void delta_install_##form(ops *o); void moe_install_##form(ops *o); \
+    void quant_install_##form(ops_cpu *c); \
     void dot_rows_##form(float *y, size_t y_stride, const void *w, dtype type, int32_t n_w, int32_t n_k, const float *const *x, int32_t n_x);
 CPU_FORMS(CPU_DECLARE)
 #undef CPU_DECLARE
+void quant_install_avx512vnni(ops_cpu *c);
+void quant_install_avxvnni(ops_cpu *c);
 
 /* dot_rows: y[i * y_stride + j] = dot(w row j, x[i]) for j < n_w, i < n_x: rows of w lie n_k elements apart. Every product of the CPU kernels
  * comes from here, so a product has the same bits wherever it is asked for. */

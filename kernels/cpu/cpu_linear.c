@@ -10,6 +10,7 @@
  *   T x  |         |         |            How pairs are grouped into tiles and k into blocks changes speed and never bits. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
+#include "kernels/quant.h"
 
 #if defined(LANES_AVX512)                /* 32 registers of 16 lanes */
 #define TILE_W 4
@@ -140,6 +141,18 @@ void LANES_FORM(dot_rows)(float *y, size_t y_stride, const void *w, dtype type, 
 
 typedef struct { float *y; const float *x; const weight *w, *bias; int32_t n_rows; } linear_arg;
 
+static void add_bias(float *y, size_t y_stride, const weight *bias, int32_t begin, int32_t end, int32_t n)
+{
+    if (!bias) return;
+    for (int32_t i = 0; i < n; i++) {
+        float *yr = y + (size_t)i * y_stride;
+        for (int32_t j = 0; j < end - begin; j += LANES) {
+            int32_t left = end - begin - j;
+            f_put(yr + j, f_add(f_take(yr + j, left), f_take_w(bias->data, bias->type, (size_t)(begin + j), left)), left);
+        }
+    }
+}
+
 static void linear_job(const void *arg, int32_t begin, int32_t end)
 {
     const linear_arg *a = arg;
@@ -154,14 +167,43 @@ static void linear_job(const void *arg, int32_t begin, int32_t end)
         for (int32_t i = 0; i < n; i++) x[i] = a->x + (size_t)(r + i) * (size_t)w->n_cols;
         float *y = a->y + (size_t)r * n_out + begin;
         LANES_FORM(dot_rows)(y, n_out, rows, w->type, end - begin, w->n_cols, x, n);
-        if (!a->bias) continue;
-        for (int32_t i = 0; i < n; i++) {
-            float *yr = y + (size_t)i * n_out;
-            for (int32_t j = 0; j < end - begin; j += LANES) {
-                int32_t left = end - begin - j;
-                f_put(yr + j, f_add(f_take(yr + j, left), f_take_w(a->bias->data, a->bias->type, (size_t)(begin + j), left)), left);
-            }
-        }
+        add_bias(y, n_out, a->bias, begin, end, n);
+    }
+}
+
+/* --- linear with quantized weights: activations into whole numbers first --- */
+
+#define QUANT_ITEM 32                    /* output rows */
+
+typedef struct { ops_cpu *c; float *y; const float *x; const weight *w, *bias; int32_t n_rows; } quant_arg;
+
+static void quantize_job(const void *arg, int32_t begin, int32_t end)
+{
+    const quant_arg *a = arg;
+    size_t n_k = (size_t)a->w->n_cols;
+    for (int32_t r = begin; r < end; r++) a->c->quantize_row(a->c->room + (size_t)r * (n_k / 32), a->x + (size_t)r * n_k, a->w->n_cols);
+}
+
+static void quant_job(const void *arg, int32_t begin, int32_t end)
+{
+    const quant_arg *a = arg;
+    const weight *w = a->w;
+    const act_block *x[ROOM_ROWS];
+    begin *= QUANT_ITEM;
+    end = end * QUANT_ITEM < w->n_rows ? end * QUANT_ITEM : w->n_rows;
+    for (int32_t i = 0; i < a->n_rows; i++) x[i] = a->c->room + (size_t)i * (size_t)(w->n_cols / 32);
+    const char *rows = (const char *)w->data + (size_t)begin * dtype_row_bytes(w->type, w->n_cols);
+    a->c->dot_rows_quant(a->y + begin, (size_t)w->n_rows, rows, w->type, end - begin, w->n_cols, x, a->n_rows);
+    add_bias(a->y + begin, (size_t)w->n_rows, a->bias, begin, end, a->n_rows);
+}
+
+static void linear_quant(ops_cpu *c, float *y, const float *x, const weight *w, const weight *bias, int32_t n_rows)
+{
+    FL_ASSERT(w->n_cols <= c->room_cols);
+    for (int32_t r = 0; r < n_rows; r += ROOM_ROWS) {
+        quant_arg a = { c, y + (size_t)r * (size_t)w->n_rows, x + (size_t)r * (size_t)w->n_cols, w, bias, n_rows - r < ROOM_ROWS ? n_rows - r : ROOM_ROWS };
+        cpu_pool_run(c->pool, a.n_rows, QUANTIZE_WORK * w->n_cols, quantize_job, &a);
+        cpu_pool_run(c->pool, (w->n_rows + QUANT_ITEM - 1) / QUANT_ITEM, QUANT_WORK * QUANT_ITEM * w->n_cols * (TAKE_WORK + a.n_rows), quant_job, &a);
     }
 }
 
@@ -170,6 +212,7 @@ static void cpu_linear(ops *o, float *y, const float *x, const weight *w, const 
     FL_ASSERT(n_rows >= 0 && w->data && w->n_rows >= 1 && w->n_cols >= 1);
     if (bias && !bias->data) bias = NULL;
     FL_ASSERT(!bias || bias->n_cols * bias->n_rows == w->n_rows);
+    if (dtype_is_quantized(w->type)) { linear_quant((ops_cpu *)o, y, x, w, bias, n_rows); return; }
     linear_arg a = { y, x, w, bias, n_rows };
     if (n_rows > 0) cpu_pool_run(((ops_cpu *)o)->pool, (w->n_rows + PANEL_W - 1) / PANEL_W, (double)PANEL_W * w->n_cols * n_rows, linear_job, &a);
 }

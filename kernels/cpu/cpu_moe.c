@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/lanes_math.h"
+#include "kernels/quant.h"
 
 /* --- moe_route, moe_route_sigmoid --- */
 
@@ -98,14 +99,32 @@ static void cpu_moe_route_sigmoid(ops *o, int32_t *ids, float *weights, const fl
 #define PAIRS 64                         /* pairs of an expert computed at a time */
 
 typedef struct {
+    const ops_cpu *c;
     float *y; const float *x, *weights; const weight *gate, *up, *down;
     int32_t dim, ff, top_k, n_active, n_strips;
     float *hidden, *hidden_up, *part;    /* [n_pairs, ff], [n_pairs, ff], [n_pairs, dim], pairs in order of expert */
+    act_block *x_blocks, *hidden_blocks; /* [n_rows, dim / 32], [n_pairs, ff / 32]: the same as whole numbers, where weights are quantized */
     int32_t *begin;                      /* [n_experts + 1] first pair of each expert */
     int32_t *active;                     /* [n_active] experts that have pairs */
     int32_t *row_of_pair;                /* [n_pairs] */
     int32_t *pair_of_slot;               /* [n_rows, top_k] */
 } experts_arg;
+
+/* y[i * y_stride + c] = dot(w row j + c, what pair p + i gives) for c < n: its row of x, or its hidden row. */
+static void strip_products(const experts_arg *a, float *y, size_t y_stride, const weight *w, int32_t j, int32_t n, int32_t p, int32_t n_pairs, bool of_hidden)
+{
+    const char *rows = (const char *)w->data + (size_t)j * dtype_row_bytes(w->type, w->n_cols);
+    const size_t n_k = (size_t)w->n_cols;
+    const float *x[PAIRS];
+    const act_block *blocks[PAIRS];
+    for (int32_t i = 0; i < n_pairs; i++) {
+        size_t at = (size_t)(of_hidden ? p + i : a->row_of_pair[p + i]);
+        x[i] = (of_hidden ? a->hidden : a->x) + at * n_k;
+        blocks[i] = (of_hidden ? a->hidden_blocks : a->x_blocks) + at * (n_k / 32);
+    }
+    if (dtype_is_quantized(w->type)) a->c->dot_rows_quant(y, y_stride, rows, w->type, n, w->n_cols, blocks, n_pairs);
+    else LANES_FORM(dot_rows)(y, y_stride, rows, w->type, n, w->n_cols, x, n_pairs);
+}
 
 /* hidden = silu(gate x) * (up x), for one strip of ff of one expert */
 static void hidden_job(const void *arg, int32_t begin, int32_t end)
@@ -113,15 +132,11 @@ static void hidden_job(const void *arg, int32_t begin, int32_t end)
     const experts_arg *a = arg;
     for (int32_t item = begin; item < end; item++) {
         int32_t e = a->active[item / a->n_strips], j = item % a->n_strips * STRIP, n = a->ff - j < STRIP ? a->ff - j : STRIP;
-        const weight *gate = &a->gate[e], *up = &a->up[e];
-        size_t gate_at = (size_t)j * (size_t)a->dim * dtype_bytes(gate->type), up_at = (size_t)j * (size_t)a->dim * dtype_bytes(up->type);
         for (int32_t p = a->begin[e]; p < a->begin[e + 1]; p += PAIRS) {
             int32_t n_pairs = a->begin[e + 1] - p < PAIRS ? a->begin[e + 1] - p : PAIRS;
-            const float *x[PAIRS];
-            for (int32_t i = 0; i < n_pairs; i++) x[i] = a->x + (size_t)a->row_of_pair[p + i] * (size_t)a->dim;
             size_t to = (size_t)p * (size_t)a->ff + (size_t)j;
-            LANES_FORM(dot_rows)(a->hidden + to, (size_t)a->ff, (const char *)gate->data + gate_at, gate->type, n, a->dim, x, n_pairs);
-            LANES_FORM(dot_rows)(a->hidden_up + to, (size_t)a->ff, (const char *)up->data + up_at, up->type, n, a->dim, x, n_pairs);
+            strip_products(a, a->hidden + to, (size_t)a->ff, &a->gate[e], j, n, p, n_pairs, false);
+            strip_products(a, a->hidden_up + to, (size_t)a->ff, &a->up[e], j, n, p, n_pairs, false);
             for (int32_t i = 0; i < n_pairs; i++, to += (size_t)a->ff)
                 for (int32_t c = 0; c < n; c += LANES) {
                     float *h = a->hidden + to + c;
@@ -137,15 +152,23 @@ static void down_job(const void *arg, int32_t begin, int32_t end)
     const experts_arg *a = arg;
     for (int32_t item = begin; item < end; item++) {
         int32_t e = a->active[item / a->n_strips], j = item % a->n_strips * STRIP, n = a->dim - j < STRIP ? a->dim - j : STRIP;
-        const weight *down = &a->down[e];
-        const char *rows = (const char *)down->data + (size_t)j * (size_t)a->ff * dtype_bytes(down->type);
         for (int32_t p = a->begin[e]; p < a->begin[e + 1]; p += PAIRS) {
             int32_t n_pairs = a->begin[e + 1] - p < PAIRS ? a->begin[e + 1] - p : PAIRS;
-            const float *x[PAIRS];
-            for (int32_t i = 0; i < n_pairs; i++) x[i] = a->hidden + (size_t)(p + i) * (size_t)a->ff;
-            LANES_FORM(dot_rows)(a->part + (size_t)p * (size_t)a->dim + j, (size_t)a->dim, rows, down->type, n, a->ff, x, n_pairs);
+            strip_products(a, a->part + (size_t)p * (size_t)a->dim + j, (size_t)a->dim, &a->down[e], j, n, p, n_pairs, true);
         }
     }
+}
+
+/* Rows of x, or of the hidden of pairs, as whole numbers for quantized weights. */
+static void x_blocks_job(const void *arg, int32_t begin, int32_t end)
+{
+    const experts_arg *a = arg;
+    for (int32_t r = begin; r < end; r++) a->c->quantize_row(a->x_blocks + (size_t)r * (size_t)(a->dim / 32), a->x + (size_t)r * (size_t)a->dim, a->dim);
+}
+static void hidden_blocks_job(const void *arg, int32_t begin, int32_t end)
+{
+    const experts_arg *a = arg;
+    for (int32_t p = begin; p < end; p++) a->c->quantize_row(a->hidden_blocks + (size_t)p * (size_t)(a->ff / 32), a->hidden + (size_t)p * (size_t)a->ff, a->ff);
 }
 
 static void combine_job(const void *arg, int32_t begin, int32_t end)
@@ -198,11 +221,14 @@ static void *cut_take(cut *c, size_t bytes)
 
 static size_t scratch_layout(experts_arg *a, void *scratch, int32_t n_rows, int32_t n_experts)
 {
-    cut c = { scratch, 0 };
+    cut c = { scratch, 63 };                                         /* room to begin at a multiple of 64 */
+    if (scratch) c.used = (64 - (uintptr_t)scratch % 64) % 64;
     size_t n_pairs = (size_t)n_rows * (size_t)a->top_k;
     a->hidden = cut_take(&c, n_pairs * (size_t)a->ff * sizeof(float));
     a->hidden_up = cut_take(&c, n_pairs * (size_t)a->ff * sizeof(float));
     a->part = cut_take(&c, n_pairs * (size_t)a->dim * sizeof(float));
+    a->x_blocks = cut_take(&c, (size_t)n_rows * (size_t)(a->dim / 32) * sizeof *a->x_blocks);
+    a->hidden_blocks = cut_take(&c, n_pairs * (size_t)(a->ff / 32) * sizeof *a->hidden_blocks);
     a->begin = cut_take(&c, ((size_t)n_experts + 1) * sizeof(int32_t));
     a->active = cut_take(&c, (size_t)n_experts * sizeof(int32_t));
     a->row_of_pair = cut_take(&c, n_pairs * sizeof(int32_t));
@@ -221,15 +247,22 @@ static void cpu_moe_experts(ops *o, float *y, const float *x, const int32_t *ids
                             int32_t n_rows, int32_t n_experts, int32_t top_k, void *scratch)
 {
     cpu_pool *pool = ((ops_cpu *)o)->pool;
-    experts_arg a = { .y = y, .x = x, .weights = weights, .gate = gate, .up = up, .down = down, .dim = gate[0].n_cols, .ff = gate[0].n_rows, .top_k = top_k };
+    experts_arg a = { .c = (ops_cpu *)o, .y = y, .x = x, .weights = weights, .gate = gate, .up = up, .down = down, .dim = gate[0].n_cols, .ff = gate[0].n_rows, .top_k = top_k };
     FL_ASSERT(n_rows >= 0 && top_k >= 1 && up[0].n_rows == a.ff && up[0].n_cols == a.dim && down[0].n_rows == a.dim && down[0].n_cols == a.ff);
     if (n_rows == 0) return;
     FL_ASSERT((uintptr_t)scratch % sizeof(float) == 0);
     scratch_layout(&a, scratch, n_rows, n_experts);
     pairs_sort(&a, ids, n_rows, n_experts);
     double pairs_each = (double)n_rows * top_k / a.n_active;
+    bool quant_in = false, quant_down = false;                       /* in any expert that is met */
+    for (int32_t i = 0; i < a.n_active; i++) {
+        quant_in |= dtype_is_quantized(gate[a.active[i]].type) || dtype_is_quantized(up[a.active[i]].type);
+        quant_down |= dtype_is_quantized(down[a.active[i]].type);
+    }
+    if (quant_in) cpu_pool_run(pool, n_rows, QUANTIZE_WORK * a.dim, x_blocks_job, &a);
     a.n_strips = (a.ff + STRIP - 1) / STRIP;
     cpu_pool_run(pool, a.n_active * a.n_strips, 2.0 * pairs_each * a.ff * a.dim / a.n_strips, hidden_job, &a);
+    if (quant_down) cpu_pool_run(pool, n_rows * top_k, QUANTIZE_WORK * a.ff, hidden_blocks_job, &a);
     a.n_strips = (a.dim + STRIP - 1) / STRIP;
     cpu_pool_run(pool, a.n_active * a.n_strips, pairs_each * a.ff * a.dim / a.n_strips, down_job, &a);
     cpu_pool_run(pool, n_rows, (double)top_k * a.dim, combine_job, &a);

@@ -23,16 +23,25 @@ typedef struct {
         attention_install_##form(o); \
         delta_install_##form(o); \
         moe_install_##form(o); \
+        quant_install_##form((ops_cpu *)o); \
     }
 CPU_FORMS(FORM_INSTALL)
+
+/* The same with the integer dot instructions. */
+static void avxvnni_install(ops *o) { avx2_install(o); quant_install_avxvnni((ops_cpu *)o); }
+static void avx512vnni_install(ops *o) { avx512_install(o); quant_install_avx512vnni((ops_cpu *)o); }
 
 /* Worst to best. */
 static const cpu_form forms[] = {
     { "scalar", "cpu-scalar", "AVX2, FMA and F16C", scalar_install },          /* its fmaf is the FMA instruction */
     { "avx2",   "cpu-avx2",   "AVX2, FMA and F16C", avx2_install },
+    { "avxvnni", "cpu-avxvnni", "AVX2, FMA, F16C and AVX-VNNI", avxvnni_install },
     { "avx512", "cpu-avx512", "AVX-512 F, BW, DQ and VL", avx512_install },
+    { "avx512vnni", "cpu-avx512vnni", "AVX-512 F, BW, DQ, VL and VNNI", avx512vnni_install },
 };
 enum { FORM_COUNT = sizeof forms / sizeof *forms };
+
+#define AVX_VNNI_BIT (1u << 4)           /* of CPUID 7.1 EAX */
 
 static bool form_runs_here(const cpu_form *f)
 {
@@ -40,7 +49,9 @@ static bool form_runs_here(const cpu_form *f)
     __builtin_cpu_init();                                            /* asks the system too: its context switches must keep the registers */
     bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
-    if (strcmp(f->key, "avx512") != 0) return avx2;
+    if (strcmp(f->key, "avxvnni") == 0) return avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX_VNNI_BIT);
+    if (strcmp(f->key, "avx512vnni") == 0 && !__builtin_cpu_supports("avx512vnni")) return false;
+    if (strncmp(f->key, "avx512", 6) != 0) return avx2;
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
@@ -58,7 +69,7 @@ static fl_status form_choose(const cpu_form **out, fl_err *err)
         *out = &forms[i];
         return FL_OK;
     }
-    return fl_fail(err, FL_INVALID, "kernels: TOKENFLEET_KERNELS is '%s'; say scalar, avx2 or avx512, or unset it", wanted);
+    return fl_fail(err, FL_INVALID, "kernels: TOKENFLEET_KERNELS is '%s'; say scalar, avx2, avxvnni, avx512 or avx512vnni, or unset it", wanted);
 }
 
 static int32_t cores_of_process(void)
@@ -137,9 +148,23 @@ static fl_status cpu_reserve(ops *o, const ops_limits *limits, fl_err *err) { (v
 static fl_status cpu_finish(ops *o, fl_err *err) { (void)o; (void)err; return FL_OK; }
 static void cpu_begin(ops *o, const ops_batch *b) { (void)o; (void)b; }
 
+static size_t cpu_reserve_bytes(const ops *o, int32_t n_cols) { (void)o; return ROOM_ROWS * (size_t)((n_cols + 31) / 32) * sizeof(act_block); }
+static fl_status cpu_reserve(ops *o, int32_t n_cols, fl_err *err)
+{
+    ops_cpu *c = (ops_cpu *)o;
+    void *room = NULL;
+    fl_status st = cpu_take(o, &room, cpu_reserve_bytes(o, n_cols), "the activations of products with quantized weights", err);
+    if (st != FL_OK) return st;
+    cpu_give(o, c->room, cpu_reserve_bytes(o, c->room_cols));
+    c->room = room;
+    c->room_cols = n_cols;
+    return FL_OK;
+}
+
 static void cpu_close(ops *o)
 {
     ops_cpu *c = (ops_cpu *)o;
+    cpu_give(o, c->room, cpu_reserve_bytes(o, c->room_cols));
     cpu_pool_close(c->pool);
     free(c);
 }
@@ -176,6 +201,8 @@ fl_status ops_cpu_open(ops **out, int32_t n_threads, fl_err *err)
     c->table.reserve = cpu_reserve;
     c->table.finish = cpu_finish;
     c->table.begin = cpu_begin;
+    c->table.reserve = cpu_reserve;
+    c->table.reserve_bytes = cpu_reserve_bytes;
     c->table.close = cpu_close;
     *out = &c->table;
     return FL_OK;

@@ -2,6 +2,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/lanes_math.h"
+#include "kernels/quant.h"
 
 #define EXP_WORK 8.0                     /* an exp is about this many multiply-adds */
 
@@ -11,9 +12,9 @@ static void cpu_embed(ops *o, float *y, const weight *table, float scale, const 
     int32_t dim = table->n_cols;
     for (int32_t r = 0; r < b->n_rows; r++) {
         FL_ASSERT(b->ids[r] >= 0 && b->ids[r] < table->n_rows);
-        size_t at = (size_t)b->ids[r] * (size_t)dim;
-        for (int32_t i = 0; i < dim; i += LANES)
-            f_put(y + (size_t)r * (size_t)dim + i, f_mul(f_take_w(table->data, table->type, at + (size_t)i, dim - i), f_set(scale)), dim - i);
+        float *to = y + (size_t)r * (size_t)dim;
+        dtype_decode(to, table->type, (const char *)table->data + (size_t)b->ids[r] * dtype_row_bytes(table->type, dim), dim);
+        for (int32_t i = 0; i < dim; i += LANES) f_put(to + i, f_mul(f_take(to + i, dim - i), f_set(scale)), dim - i);
     }
 }
 

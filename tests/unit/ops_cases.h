@@ -18,6 +18,7 @@
 #include <cmocka.h>
 #include "kernels/ops.h"
 #include "kernels/ops_ref.h"
+#include "kernels/quant.h"
 
 typedef enum { WHOLE, SPLIT, REFERENCE } case_way;
 
@@ -112,6 +113,39 @@ static weight case_weight(op_case *c, int32_t n_rows, int32_t n_cols, float reac
         memcpy(p + i * size, type == DTYPE_F32 ? (void *)&f : (void *)&h, size);
     }
     return (weight){ p, type, n_rows, n_cols };
+}
+
+/* A quantized matrix of random numbers whose scales are small; with specials some blocks are random bytes altogether. */
+static weight case_quant(op_case *c, dtype type, int32_t n_rows, int32_t n_cols)
+{
+    static const struct { dtype type; int16_t at[4]; bool is_f16; } scales[] = {
+        { DTYPE_Q8_0, { 0 }, true }, { DTYPE_Q4_0, { 0 }, true }, { DTYPE_Q4_1, { 0, 2 }, true }, { DTYPE_Q5_0, { 0 }, true }, { DTYPE_Q5_1, { 0, 2 }, true }, { DTYPE_Q2_K, { 80, 82 }, true },
+        { DTYPE_Q3_K, { 108 }, true }, { DTYPE_Q4_K, { 0, 2 }, true }, { DTYPE_Q5_K, { 0, 2 }, true }, { DTYPE_Q6_K, { 208 }, true }, { DTYPE_IQ4_NL, { 0 }, true }, { DTYPE_IQ4_XS, { 0 }, true },
+        { DTYPE_MXFP4, { 0 }, false }, { DTYPE_NVFP4, { 0, 1, 2, 3 }, false },
+    };
+    size_t bytes = dtype_row_bytes(type, n_cols) * (size_t)n_rows, block = (size_t)dtype_block_bytes(type);
+    uint8_t *p = case_buffer(c, bytes, (size_t)case_in(c, 0, 3));
+    for (size_t i = 0; i < bytes; i++) p[i] = (uint8_t)case_bits(c);
+    for (uint8_t *b = p; b < p + bytes; b += block) {
+        if (c->specials && case_in(c, 0, 40) == 0) continue;
+        for (int32_t i = 0; i < 4; i++) {
+            int32_t at = scales[type - DTYPE_Q8_0].at[i];
+            assert_int_equal(scales[type - DTYPE_Q8_0].type, type);
+            if (i > 0 && at == 0) break;
+            if (scales[type - DTYPE_Q8_0].is_f16) { uint16_t h = f16_of(case_float(c, 0x1p-10f)); memcpy(b + at, &h, 2); }
+            else b[at] = (uint8_t)(type == DTYPE_MXFP4 ? case_in(c, 110, 122) : case_in(c, 1, 40));
+        }
+    }
+    return (weight){ p, type, n_rows, n_cols };
+}
+static dtype case_quant_type(op_case *c) { return (dtype)case_in(c, DTYPE_Q8_0, DTYPE_COUNT - 1); }
+
+/* Whole blocks of each of the types, up to about `most` columns. */
+static int32_t case_quant_cols(op_case *c, const dtype *types, int32_t n_types, int32_t most)
+{
+    int32_t block = 32;
+    for (int32_t i = 0; i < n_types; i++) block = block > dtype_block_values(types[i]) ? block : dtype_block_values(types[i]);
+    return block * case_in(c, 1, most > block ? most / block : 1);
 }
 
 /* --- batches --- */
@@ -519,6 +553,56 @@ static void case_moe_route_sigmoid(ops *o, op_case *c)
     for (int32_t i = 0; i < n_rows * top_k; i++) out[i] = ids[i];
 }
 
+static void case_quant_embed(ops *o, op_case *c)
+{
+    dtype type = case_quant_type(c);
+    int32_t n_rows = case_rows(c), dim = case_quant_cols(c, &type, 1, 600), ids[100];
+    weight table = case_quant(c, type, 7, dim);
+    float scale = case_in(c, 0, 1) ? 1.0f : 8.0f, *y = case_blank(c, (size_t)(n_rows * dim));
+    for (int32_t i = 0; i < n_rows; i++) ids[i] = case_in(c, 0, 6);
+    c->tolerance = 0.0;
+    if (c->way == REFERENCE) { ref_embed(case_out(c, (size_t)(n_rows * dim)), &table, (double)scale, ids, n_rows); return; }
+    EACH_CALL(c, n_rows, r, n) {
+        const ops_batch b = { .n_rows = n, .ids = ids + r };
+        o->begin(o, &b);
+        o->embed(o, y + r * dim, &table, scale, &b);
+    }
+    case_give(c, y, (size_t)(n_rows * dim));
+}
+
+static void case_quant_linear(ops *o, op_case *c)
+{
+    dtype type = case_quant_type(c);
+    int32_t n_rows = c->large && case_in(c, 0, 5) == 0 ? case_in(c, 250, 300) : case_rows(c), n_in = case_quant_cols(c, &type, 1, c->large ? 2600 : 1300), n_out = case_in(c, 1, c->large ? 150 : 70);
+    weight w = case_quant(c, type, n_out, n_in), bias = case_weight(c, 1, n_out, 1.0f);
+    bool with_bias = case_in(c, 0, 1);
+    float *x = case_floats(c, (size_t)(n_rows * n_in), 1.0f), *y = case_blank(c, (size_t)(n_rows * n_out));
+    if (!c->specials && n_rows > 0) memset(x, 0, 32 * sizeof *x);
+    if (c->way == REFERENCE) { ref_linear(case_out(c, (size_t)(n_rows * n_out)), x, &w, with_bias ? &bias : NULL, n_rows); return; }
+    EACH_CALL(c, n_rows, r, n) o->linear(o, y + r * n_out, x + r * n_in, &w, with_bias ? &bias : NULL, n);
+    case_give(c, y, (size_t)(n_rows * n_out));
+}
+
+static void case_quant_moe_experts(ops *o, op_case *c)
+{
+    dtype types[3] = { case_quant_type(c), case_quant_type(c), case_quant_type(c) };
+    int32_t n_rows = case_rows(c), dim = case_quant_cols(c, types, 2, 100), ff = case_quant_cols(c, types + 2, 1, 100), n_experts = case_in(c, 1, 5), top_k = case_in(c, 1, n_experts < 4 ? n_experts : 4), ids[400];
+    bool plain_down = case_in(c, 0, 3) == 0;
+    weight gate[5], up[5], down[5];
+    for (int32_t e = 0; e < n_experts; e++) {
+        gate[e] = case_quant(c, types[0], ff, dim);
+        up[e] = case_quant(c, types[1], ff, dim);
+        down[e] = plain_down ? case_weight(c, dim, ff, 0.5f) : case_quant(c, types[2], dim, ff);
+    }
+    for (int32_t i = 0; i < n_rows * top_k; i++) ids[i] = case_in(c, 0, n_experts - 1);
+    float *x = case_floats(c, (size_t)(n_rows * dim), 1.0f), *weights = case_floats(c, (size_t)(n_rows * top_k), 1.0f), *y = case_blank(c, (size_t)(n_rows * dim));
+    c->tolerance = 2e-2;                 /* a hidden value between two whole numbers may be rounded to the other one */
+    if (c->way == REFERENCE) { ref_moe_experts(case_out(c, (size_t)(n_rows * dim)), x, ids, weights, gate, up, down, n_rows, top_k); return; }
+    void *scratch = case_buffer(c, o->moe_scratch_bytes(o, n_rows, dim, ff, n_experts, top_k), 0);
+    EACH_CALL(c, n_rows, r, n) o->moe_experts(o, y + r * dim, x + r * dim, ids + r * top_k, weights + r * top_k, gate, up, down, n, n_experts, top_k, scratch);
+    case_give(c, y, (size_t)(n_rows * dim));
+}
+
 typedef struct { const char *name; void (*run)(ops *o, op_case *c); } case_kind;
 static const case_kind case_kinds[] = {
     { "embed", case_embed }, { "rms_norm", case_rms_norm }, { "add_rms_norm", case_add_rms_norm }, { "add", case_add }, { "linear", case_linear },
@@ -527,8 +611,9 @@ static const case_kind case_kinds[] = {
     { "swiglu", case_swiglu }, { "moe_route", case_moe_route }, { "moe_experts", case_moe_experts }, { "add_sigmoid_scaled", case_add_sigmoid_scaled },
     { "log_sum_exp", case_log_sum_exp }, { "softplus_gate", case_softplus_gate }, { "geglu", case_geglu }, { "soft_cap", case_soft_cap },
     { "moe_route_sigmoid", case_moe_route_sigmoid },
+    { "quant_embed", case_quant_embed }, { "quant_linear", case_quant_linear }, { "quant_moe_experts", case_quant_moe_experts },
 };
-enum { CASE_KINDS = sizeof case_kinds / sizeof *case_kinds };
+enum { CASE_KINDS = sizeof case_kinds / sizeof *case_kinds, QUANT_KINDS = 3 };            /* the last ones */
 
 /* The caller frees the result's `out`. */
 static op_case case_run(ops *o, const case_kind *kind, uint64_t seed, case_way way, bool specials, bool large)
@@ -541,17 +626,24 @@ static op_case case_run(ops *o, const case_kind *kind, uint64_t seed, case_way w
 
 /* --- the forms of the CPU kernels that run here --- */
 
-typedef struct { ops *forms[3]; int32_t n; } case_forms;
+#define CASE_FORMS 5
+#define CASE_QUANT_COLS 3000
+typedef struct { ops *forms[CASE_FORMS]; int32_t n; } case_forms;
 static case_forms case_forms_open(int32_t n_threads)
 {
-    static const char *const names[] = { "scalar", "avx2", "avx512" };
+    static const char *const names[CASE_FORMS] = { "scalar", "avx2", "avxvnni", "avx512", "avx512vnni" };
+    static bool was_said = false;
     case_forms f = { { NULL }, 0 };
-    for (int32_t i = 0; i < 3; i++) {
+    for (int32_t i = 0; i < CASE_FORMS; i++) {
         fl_err err;
         setenv("TOKENFLEET_KERNELS", names[i], 1);
-        if (ops_cpu_open(&f.forms[f.n], n_threads, &err) == FL_OK) f.n++;
-        else print_message("[ NOTE     ] %s\n", err.text);
+        if (ops_cpu_open(&f.forms[f.n], n_threads, &err) == FL_OK) {
+            ops *o = f.forms[f.n++];
+            assert_int_equal(o->reserve(o, CASE_QUANT_COLS, &err), FL_OK);
+        }
+        else if (!was_said) print_message("[ NOTE     ] %s\n", err.text);
     }
+    was_said = true;
     unsetenv("TOKENFLEET_KERNELS");
     assert_true(f.n > 0);
     return f;

@@ -1,0 +1,440 @@
+/* cpu_quant.c - products of activations with quantized weights.
+ *
+ * A row of activations becomes blocks of 32 whole numbers -127 .. 127 with an fp32 scale (act_block): a function of the row alone. A group of 16 or 32 weights
+ * meets them in whole numbers, exactly; then, groups ascending,
+ *
+ *        y = fma(sum q x, scale_w * scale_x, y)    and, where the format has a min,    y = fma(min_w, scale_x * sum x, y)
+ *
+ * so one sum belongs to one (weight row, token row) pair and is the same in every form, tile and split. An offset of the format is taken off as a whole number.
+ *
+ *                 k ->   unit of 32       Sixteen weight rows are a panel, one to a lane: no sum crosses lanes. PANELS panels of BLOCK_UNITS units are taken
+ *         +-------+-------+---            apart once into bytes, four k of each row side by side as the dot instructions want them, small enough for the
+ *   panel | 16x32 | 16x32 | ...           first-level cache, and meet TILE_X token rows at a time; y waits in memory between two blocks of k.
+ *         +-------+-------+---
+ *
+ * The dot is u8 x s8: vpdpbusd where there is one (QUANT_VNNI), else vpmaddubsw, whose 16-bit sums hold 2 * 129 * 127: formats with greater numbers go through it
+ * as magnitude times signed x, never above 2 * 128 * 127. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/quant_block.h"
+
+#if defined(QUANT_VNNI) && defined(LANES_AVX512)
+#define QUANT_FORM(name) name##_avx512vnni
+#elif defined(QUANT_VNNI)
+#define QUANT_FORM(name) name##_avxvnni
+#else
+#define QUANT_FORM(name) LANES_FORM(name)
+#endif
+
+#if defined(LANES_AVX512)
+#define PANELS 2
+#define TILE_X 4
+#elif defined(LANES_AVX2)
+#define PANELS 1
+#define TILE_X 2
+#else
+#define PANELS 1
+#define TILE_X 1
+#endif
+#define BLOCK_UNITS 20
+#define STEPS 8                          /* of four k in a unit */
+
+/* Sixteen rows by 32 k, four k of a row to a lane; scale and min of both halves where a group is 16. */
+typedef struct { _Alignas(64) uint8_t q[STEPS][64]; float scale[2][16], min[2][16]; } panel_unit;
+
+/* --- sixteen lanes of four bytes or of one int32 --- */
+
+#if defined(LANES_AVX512)
+typedef __m512i b64;
+INLINE b64 b_load(const void *p) { return _mm512_load_si512(p); }
+INLINE void b_store(void *p, b64 v) { _mm512_store_si512(p, v); }
+INLINE b64 b_low(b64 v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+INLINE b64 b_high(b64 v) { return _mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15)); }
+INLINE b64 b_flip(b64 v) { return _mm512_xor_si512(v, _mm512_set1_epi8((char)0x80)); }
+INLINE b64 b_look_up(b64 v, const uint8_t *table) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table)), v); }
+INLINE b64 i_shifted(int32_t v, int bits) { return _mm512_slli_epi32(_mm512_set1_epi32(v), (unsigned)bits); }
+INLINE b64 i_zero(void) { return _mm512_setzero_si512(); }
+INLINE f32x16 f_of_i(b64 v) { return _mm512_cvtepi32_ps(v); }
+INLINE b64 b_spread(const int8_t *p) { int32_t v; memcpy(&v, p, sizeof v); return _mm512_set1_epi32(v); }
+INLINE b64 b_sixteenths(const uint8_t *const *p, size_t at, int first)
+{
+    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)(p[first] + at)));
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(p[first + 4] + at)), 1);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(p[first + 8] + at)), 2);
+    return _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(const void *)(p[first + 12] + at)), 3);
+}
+/* Sixteen bytes of each of sixteen rows: out[i] has bytes 4 i .. 4 i + 3 of row l in lane l. */
+INLINE void b_turn(b64 *out, const uint8_t *const *p, size_t at)
+{
+    __m512i a = b_sixteenths(p, at, 0), b = b_sixteenths(p, at, 1), c = b_sixteenths(p, at, 2), d = b_sixteenths(p, at, 3);
+    __m512i ab_lo = _mm512_unpacklo_epi32(a, b), ab_hi = _mm512_unpackhi_epi32(a, b), cd_lo = _mm512_unpacklo_epi32(c, d), cd_hi = _mm512_unpackhi_epi32(c, d);
+    out[0] = _mm512_unpacklo_epi64(ab_lo, cd_lo);
+    out[1] = _mm512_unpackhi_epi64(ab_lo, cd_lo);
+    out[2] = _mm512_unpacklo_epi64(ab_hi, cd_hi);
+    out[3] = _mm512_unpackhi_epi64(ab_hi, cd_hi);
+}
+#if defined(QUANT_VNNI)
+#define DOT_TAKES_WIDE                   /* any u8 */
+INLINE b64 i_dot(b64 sum, b64 w, b64 x, const bool is_wide) { (void)is_wide; return _mm512_dpbusd_epi32(sum, w, x); }
+#else
+INLINE b64 i_dot(b64 sum, b64 w, b64 x, const bool is_wide)
+{
+    if (is_wide) {
+        __m512i s = b_flip(w);
+        x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(s), _mm512_setzero_si512(), x);
+        w = _mm512_abs_epi8(s);
+    }
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(1)));
+}
+#endif
+
+#elif defined(LANES_AVX2)
+typedef u32x16 b64;
+#define EACH_HALF(f, ...) (b64){ f((v).a, ##__VA_ARGS__), f((v).b, ##__VA_ARGS__) }
+INLINE b64 b_load(const void *p) { return (b64){ _mm256_load_si256(p), _mm256_load_si256((const __m256i *)p + 1) }; }
+INLINE void b_store(void *p, b64 v) { _mm256_store_si256(p, v.a); _mm256_store_si256((__m256i *)p + 1, v.b); }
+INLINE __m256i half_low(__m256i v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+INLINE __m256i half_high(__m256i v) { return half_low(_mm256_srli_epi16(v, 4)); }
+INLINE __m256i half_flip(__m256i v) { return _mm256_xor_si256(v, _mm256_set1_epi8((char)0x80)); }
+INLINE b64 b_low(b64 v) { return (b64){ half_low(v.a), half_low(v.b) }; }
+INLINE b64 b_high(b64 v) { return (b64){ half_high(v.a), half_high(v.b) }; }
+INLINE b64 b_flip(b64 v) { return (b64){ half_flip(v.a), half_flip(v.b) }; }
+INLINE b64 b_look_up(b64 v, const uint8_t *table)
+{
+    __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table));
+    return (b64){ _mm256_shuffle_epi8(t, v.a), _mm256_shuffle_epi8(t, v.b) };
+}
+INLINE b64 i_shifted(int32_t v, int bits) { __m256i s = _mm256_slli_epi32(_mm256_set1_epi32(v), bits); return (b64){ s, s }; }
+INLINE b64 i_zero(void) { return (b64){ _mm256_setzero_si256(), _mm256_setzero_si256() }; }
+INLINE f32x16 f_of_i(b64 v) { return (f32x16){ _mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b) }; }
+INLINE b64 b_spread(const int8_t *p) { int32_t v; memcpy(&v, p, sizeof v); __m256i s = _mm256_set1_epi32(v); return (b64){ s, s }; }
+INLINE __m256i two_sixteenths(const uint8_t *const *p, size_t at, int first)
+{
+    __m256i v = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(p[first] + at)));
+    return _mm256_inserti128_si256(v, _mm_loadu_si128((const __m128i *)(const void *)(p[first + 4] + at)), 1);
+}
+INLINE void half_turn(__m256i *out, const uint8_t *const *p, size_t at)
+{
+    __m256i a = two_sixteenths(p, at, 0), b = two_sixteenths(p, at, 1), c = two_sixteenths(p, at, 2), d = two_sixteenths(p, at, 3);
+    __m256i ab_lo = _mm256_unpacklo_epi32(a, b), ab_hi = _mm256_unpackhi_epi32(a, b), cd_lo = _mm256_unpacklo_epi32(c, d), cd_hi = _mm256_unpackhi_epi32(c, d);
+    out[0] = _mm256_unpacklo_epi64(ab_lo, cd_lo);
+    out[1] = _mm256_unpackhi_epi64(ab_lo, cd_lo);
+    out[2] = _mm256_unpacklo_epi64(ab_hi, cd_hi);
+    out[3] = _mm256_unpackhi_epi64(ab_hi, cd_hi);
+}
+/* Sixteen bytes of each of sixteen rows: out[i] has bytes 4 i .. 4 i + 3 of row l in lane l. */
+INLINE void b_turn(b64 *out, const uint8_t *const *p, size_t at)
+{
+    __m256i a[4], b[4];
+    half_turn(a, p, at);
+    half_turn(b, p + 8, at);
+    for (int i = 0; i < 4; i++) out[i] = (b64){ a[i], b[i] };
+}
+#if defined(QUANT_VNNI)
+#define DOT_TAKES_WIDE
+INLINE b64 i_dot(b64 sum, b64 w, b64 x, const bool is_wide)
+{
+    (void)is_wide;
+    return (b64){ _mm256_dpbusd_avx_epi32(sum.a, w.a, x.a), _mm256_dpbusd_avx_epi32(sum.b, w.b, x.b) };
+}
+#else
+INLINE __m256i half_dot(__m256i sum, __m256i w, __m256i x, const bool is_wide)
+{
+    if (is_wide) {
+        __m256i s = half_flip(w);
+        x = _mm256_sign_epi8(x, s);
+        w = _mm256_abs_epi8(s);
+    }
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+}
+INLINE b64 i_dot(b64 sum, b64 w, b64 x, const bool is_wide) { return (b64){ half_dot(sum.a, w.a, x.a, is_wide), half_dot(sum.b, w.b, x.b, is_wide) }; }
+#endif
+
+#else                                                                /* LANES_SCALAR */
+typedef struct { uint8_t b[64]; } b64_bytes;
+typedef union { b64_bytes b; int32_t i[16]; } b64;
+INLINE b64 b_load(const void *p) { b64 v; memcpy(&v, p, sizeof v); return v; }
+INLINE void b_store(void *p, b64 v) { memcpy(p, &v, sizeof v); }
+INLINE b64 b_low(b64 v) { for (int i = 0; i < 64; i++) v.b.b[i] &= 15; return v; }
+INLINE b64 b_high(b64 v) { for (int i = 0; i < 64; i++) v.b.b[i] >>= 4; return v; }
+INLINE b64 b_flip(b64 v) { for (int i = 0; i < 64; i++) v.b.b[i] ^= 0x80; return v; }
+INLINE b64 b_look_up(b64 v, const uint8_t *table) { for (int i = 0; i < 64; i++) v.b.b[i] = table[v.b.b[i]]; return v; }
+INLINE b64 i_shifted(int32_t n, int bits) { b64 v; LANES_EACH v.i[l] = n * (1 << bits); return v; }
+INLINE b64 i_zero(void) { return (b64){ .i = { 0 } }; }
+INLINE f32x16 f_of_i(b64 v) { f32x16 r; LANES_EACH r.v[l] = (float)v.i[l]; return r; }
+INLINE b64 b_spread(const int8_t *p) { b64 v; LANES_EACH memcpy(&v.i[l], p, 4); return v; }
+INLINE void b_turn(b64 *out, const uint8_t *const *p, size_t at)
+{
+    for (int i = 0; i < 4; i++)
+        LANES_EACH memcpy(&out[i].i[l], p[l] + at + 4 * i, 4);
+}
+#define DOT_TAKES_WIDE
+INLINE b64 i_dot(b64 sum, b64 w, b64 x, const bool is_wide)
+{
+    (void)is_wide;
+    LANES_EACH
+        for (int j = 0; j < 4; j++) sum.i[l] += w.b.b[4 * l + j] * (int8_t)x.b.b[4 * l + j];
+    return sum;
+}
+#endif
+
+/* --- weights: units of a panel --- */
+
+/* Nibbles of 16 bytes at `at`: the low ones are k 0 .. 15 of the unit, the high ones 16 .. 31. */
+INLINE void turn_nibbles(panel_unit *u, const uint8_t *const *p, size_t at, const uint8_t *table)
+{
+    b64 v[4];
+    b_turn(v, p, at);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        b64 low = b_low(v[i]), high = b_high(v[i]);
+        b_store(u->q[i], table ? b_look_up(low, table) : low);
+        b_store(u->q[i + 4], table ? b_look_up(high, table) : high);
+    }
+}
+
+INLINE void turn_bytes(panel_unit *u, const uint8_t *const *p, size_t at, const bool flip)
+{
+    b64 v[4];
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+        b_turn(v, p, at + 16 * (size_t)half);
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) b_store(u->q[4 * half + i], flip ? b_flip(v[i]) : v[i]);
+    }
+}
+
+INLINE void take_f16(float *out, const uint8_t *const *p, size_t at)
+{
+    uint16_t h[16];
+#pragma GCC unroll 16
+    for (int l = 0; l < 16; l++) memcpy(&h[l], p[l] + at, 2);
+    f_store(out, f_load_f16(h));
+}
+
+/* Any format, one row after the other. A block is several units, from `u` on, `stride` apart. */
+INLINE void take_slowly(panel_unit *u, size_t stride, const uint8_t *const *p, size_t at, const dtype type)
+{
+    const quant_format *f = &quant_formats[type];
+    const int per_unit = 32 / f->group;
+    uint8_t q[16][QUANT_VALUES_MAX];
+    const uint8_t *rows[16];
+    for (int l = 0; l < 16; l++) {
+        float scale[QUANT_GROUPS_MAX] = { 0 }, min[QUANT_GROUPS_MAX] = { 0 };
+        quant_take(q[l], scale, min, type, p[l] + at);
+        rows[l] = q[l];
+        for (int i = 0; i < f->values / 32; i++)
+            for (int s = 0; s < per_unit; s++) {
+                u[(size_t)i * stride].scale[s][l] = scale[i * per_unit + s];
+                u[(size_t)i * stride].min[s][l] = min[i * per_unit + s];
+            }
+    }
+    for (int i = 0; i < f->values / 32; i++) turn_bytes(u + (size_t)i * stride, rows, 32 * (size_t)i, false);
+}
+
+/* n_units units of the rows at p, from byte `at` of each: u[i * stride]. */
+INLINE void take_panel(panel_unit *u, size_t stride, const uint8_t *const *p, size_t at, int32_t n_units, const dtype type)
+{
+    const quant_format *f = &quant_formats[type];
+    for (int32_t i = 0; i < n_units; i += f->values / 32, u += (size_t)(f->values / 32) * stride, at += (size_t)f->bytes) {
+        switch (type) {
+        case DTYPE_Q8_0: take_f16(u->scale[0], p, at); turn_bytes(u, p, at + 2, true); break;
+        case DTYPE_Q4_0: take_f16(u->scale[0], p, at); turn_nibbles(u, p, at + 2, NULL); break;
+        case DTYPE_Q4_1: take_f16(u->scale[0], p, at); take_f16(u->min[0], p, at + 2); turn_nibbles(u, p, at + 4, NULL); break;
+        case DTYPE_IQ4_NL: take_f16(u->scale[0], p, at); turn_nibbles(u, p, at + 2, quant_iq4); break;
+        default: take_slowly(u, stride, p, at, type);
+        }
+    }
+}
+
+/* --- the tile --- */
+
+/* T token rows against P panels over n_units units: y[t * y_stride + panel * 16 + lane], from zero where `first`, for the first n_w of P * 16 weight rows. */
+INLINE void tile(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, int32_t n_units, const act_block *const *x, size_t from, bool first, int offset_bits,
+                 const int group, const bool has_min, const bool is_wide, const int P, const int T)
+{
+    f32x16 out[TILE_X * PANELS];
+#pragma GCC unroll 8
+    for (int t = 0; t < T; t++)
+#pragma GCC unroll 2
+        for (int p = 0; p < P; p++) out[t * P + p] = first || n_w <= p * 16 ? f_set(0.0f) : f_take(y + (size_t)t * y_stride + p * 16, n_w - p * 16);
+    for (int32_t i = 0; i < n_units; i++, u += P) {
+#pragma GCC unroll 2
+        for (int s = 0; s < 32 / group; s++) {
+            b64 sum[TILE_X * PANELS];
+#pragma GCC unroll 8
+            for (int t = 0; t < T; t++) {
+                b64 begin = has_min || is_wide ? i_zero() : i_shifted(x[t][from + (size_t)i].minus[group == 32 ? 2 : s], offset_bits);
+#pragma GCC unroll 2
+                for (int p = 0; p < P; p++) sum[t * P + p] = begin;
+            }
+#pragma GCC unroll 8
+            for (int k = s * group / 4; k < (s + 1) * group / 4; k++) {
+                b64 w[PANELS];
+#pragma GCC unroll 2
+                for (int p = 0; p < P; p++) w[p] = b_load(u[p].q[k]);
+#pragma GCC unroll 8
+                for (int t = 0; t < T; t++) {
+                    b64 xv = b_spread(x[t][from + (size_t)i].q + 4 * k);
+#pragma GCC unroll 2
+                    for (int p = 0; p < P; p++) sum[t * P + p] = i_dot(sum[t * P + p], w[p], xv, is_wide);
+                }
+            }
+#pragma GCC unroll 8
+            for (int t = 0; t < T; t++) {
+                const act_block *a = &x[t][from + (size_t)i];
+                f32x16 scale = f_set(a->scale), total = f_set(a->sums[group == 32 ? 2 : s]);
+#pragma GCC unroll 2
+                for (int p = 0; p < P; p++) {
+                    f32x16 v = f_fma(f_of_i(sum[t * P + p]), f_mul(f_load(u[p].scale[s]), scale), out[t * P + p]);
+                    out[t * P + p] = has_min ? f_fma(f_load(u[p].min[s]), total, v) : v;
+                }
+            }
+        }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < T; t++)
+#pragma GCC unroll 2
+        for (int p = 0; p < P; p++) if (n_w > p * 16) f_put(y + (size_t)t * y_stride + p * 16, out[t * P + p], n_w - p * 16);
+}
+
+INLINE void tiles(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, int32_t n_units, const act_block *const *x, int32_t n_x, size_t from, bool first, int offset_bits,
+                  const int group, const bool has_min, const bool is_wide)
+{
+    int32_t t = 0;
+    for (; t + TILE_X <= n_x; t += TILE_X) tile(y + (size_t)t * y_stride, y_stride, n_w, u, n_units, x + t, from, first, offset_bits, group, has_min, is_wide, PANELS, TILE_X);
+#if TILE_X > 2
+    for (; t + 2 <= n_x; t += 2) tile(y + (size_t)t * y_stride, y_stride, n_w, u, n_units, x + t, from, first, offset_bits, group, has_min, is_wide, PANELS, 2);
+#endif
+#if TILE_X > 1
+    for (; t < n_x; t++) tile(y + (size_t)t * y_stride, y_stride, n_w, u, n_units, x + t, from, first, offset_bits, group, has_min, is_wide, PANELS, 1);
+#endif
+}
+
+/* One instance of the tiles for each kind of format. */
+typedef void tiles_kind(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, int32_t n_units, const act_block *const *x, int32_t n_x, size_t from, bool first, int offset_bits);
+#define TILES_KIND(name, group, has_min, is_wide) \
+    static void name(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, int32_t n_units, const act_block *const *x, int32_t n_x, size_t from, bool first, int offset_bits) \
+    { \
+        tiles(y, y_stride, n_w, u, n_units, x, n_x, from, first, offset_bits, group, has_min, is_wide); \
+    }
+TILES_KIND(tiles_min_32, 32, true, false)
+TILES_KIND(tiles_min_16, 16, true, false)
+TILES_KIND(tiles_offset_32, 32, false, false)
+TILES_KIND(tiles_offset_16, 16, false, false)
+#if defined(DOT_TAKES_WIDE)
+#define tiles_wide_32 tiles_offset_32
+#else
+TILES_KIND(tiles_wide_32, 32, false, true)
+#endif
+
+static tiles_kind *tiles_of(const quant_format *f)
+{
+    if (f->offset_bits < 0) return f->group == 32 ? tiles_min_32 : tiles_min_16;
+    if (f->q_most > 127) return tiles_wide_32;
+    return f->group == 32 ? tiles_offset_32 : tiles_offset_16;
+}
+
+INLINE void rows_of_type(float *y, size_t y_stride, const uint8_t *w, int32_t n_w, int32_t n_k, const act_block *const *x, int32_t n_x, const dtype type)
+{
+    const quant_format *f = &quant_formats[type];
+    const int32_t n_units = n_k / 32, per_block = f->values / 32, n_blocks = (n_units + BLOCK_UNITS - 1) / BLOCK_UNITS;
+    const int32_t block = (n_units / per_block + n_blocks - 1) / n_blocks * per_block;       /* <= BLOCK_UNITS: 20 / 8 * 8 is 16 */
+    const size_t row_bytes = (size_t)(n_k / f->values) * (size_t)f->bytes;
+    tiles_kind *run = tiles_of(f);
+    panel_unit units[(BLOCK_UNITS + 4) * PANELS];
+    for (int32_t j = 0; j < n_w; j += 16 * PANELS)
+        for (int32_t from = 0; from < n_units; from += block) {
+            int32_t n = n_units - from < block ? n_units - from : block;
+            for (int32_t p = 0; p < PANELS; p++) {
+                const uint8_t *rows[16];                             /* beyond the last row: that one again, whose products are not stored */
+                for (int32_t l = 0; l < 16; l++) rows[l] = w + (size_t)(j + p * 16 + l < n_w ? j + p * 16 + l : n_w - 1) * row_bytes;
+                take_panel(units + p, PANELS, rows, (size_t)(from / per_block) * (size_t)f->bytes, n, type);
+            }
+            run(y + j, y_stride, n_w - j, units, n, x, n_x, (size_t)from, from == 0, f->offset_bits);
+        }
+}
+
+static void dot_rows_quant(float *y, size_t y_stride, const void *w, dtype type, int32_t n_w, int32_t n_k, const act_block *const *x, int32_t n_x)
+{
+#define OF_TYPE(t) case t: rows_of_type(y, y_stride, w, n_w, n_k, x, n_x, t); break;
+    switch (type) {
+    OF_TYPE(DTYPE_Q8_0) OF_TYPE(DTYPE_Q4_0) OF_TYPE(DTYPE_Q4_1) OF_TYPE(DTYPE_Q5_0) OF_TYPE(DTYPE_Q5_1) OF_TYPE(DTYPE_Q2_K) OF_TYPE(DTYPE_Q3_K)
+    OF_TYPE(DTYPE_Q4_K) OF_TYPE(DTYPE_Q5_K) OF_TYPE(DTYPE_Q6_K) OF_TYPE(DTYPE_IQ4_NL) OF_TYPE(DTYPE_IQ4_XS) OF_TYPE(DTYPE_MXFP4) OF_TYPE(DTYPE_NVFP4)
+    case DTYPE_F32: case DTYPE_BF16: case DTYPE_F16: case DTYPE_COUNT: FL_ASSERT(dtype_is_quantized(type));
+    }
+#undef OF_TYPE
+}
+
+/* --- activations --- */
+
+/* The greatest magnitude as bits: infinities and NaN are above all numbers. */
+INLINE uint32_t most_bits(const float *x)
+{
+#if defined(LANES_AVX512)
+    __m512i mask = _mm512_set1_epi32(0x7fffffff);
+    return (uint32_t)_mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_si512(u_of(f_load(x)), mask), _mm512_and_si512(u_of(f_load(x + 16)), mask)));
+#elif defined(LANES_AVX2)
+    __m256i mask = _mm256_set1_epi32(0x7fffffff);
+    u32x16 a = u_of(f_load(x)), b = u_of(f_load(x + 16));
+    __m256i m = _mm256_max_epi32(_mm256_max_epi32(_mm256_and_si256(a.a, mask), _mm256_and_si256(a.b, mask)), _mm256_max_epi32(_mm256_and_si256(b.a, mask), _mm256_and_si256(b.b, mask)));
+    __m128i h = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    h = _mm_max_epi32(h, _mm_shuffle_epi32(h, 0x4e));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
+#else
+    uint32_t most = 0;
+    for (int i = 0; i < 32; i++) {
+        uint32_t u = bits_of_float(x[i]) & 0x7fffffffu;
+        if (u > most) most = u;
+    }
+    return most;
+#endif
+}
+
+/* q = x * inverse to the nearest whole number, ties to even; their sum. */
+INLINE int32_t round_16(int8_t *q, const float *x, float inverse)
+{
+#if defined(LANES_AVX512)
+    __m512i v = _mm512_cvtps_epi32(f_mul(f_load(x), f_set(inverse)));
+    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(v));
+    return _mm512_reduce_add_epi32(v);
+#elif defined(LANES_AVX2)
+    f32x16 f = f_mul(f_load(x), f_set(inverse));
+    __m256i a = _mm256_cvtps_epi32(f.a), b = _mm256_cvtps_epi32(f.b), s = _mm256_add_epi32(a, b);
+    __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+    _mm_storeu_si128((__m128i *)(void *)q, _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
+    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
+#else
+    int32_t sum = 0;
+    for (int i = 0; i < 16; i++) sum += q[i] = (int8_t)lrintf(x[i] * inverse);
+    return sum;
+#endif
+}
+
+static void quantize_row(act_block *out, const float *x, int32_t n)
+{
+    for (int32_t i = 0; i < n; i += 32, x += 32, out++) {
+        uint32_t bits = most_bits(x);
+        float most = float_of_bits(bits);
+        if (bits >= 0x7f800000u || most < ACT_LEAST) {               /* what is not finite makes the products NaN; what is next to nothing is nothing */
+            *out = (act_block){ .scale = bits >= 0x7f800000u ? NAN : 0.0f };
+            out->sums[0] = out->sums[1] = out->sums[2] = out->scale;
+            continue;
+        }
+        float inverse = 127.0f / most;
+        int32_t low = round_16(out->q, x, inverse), high = round_16(out->q + 16, x + 16, inverse);
+        out->scale = most / 127.0f;
+        out->minus[0] = -low;
+        out->minus[1] = -high;
+        out->minus[2] = -(low + high);
+        for (int s = 0; s < 3; s++) out->sums[s] = out->scale * (float)-out->minus[s];
+    }
+}
+
+void QUANT_FORM(quant_install)(ops_cpu *c)
+{
+    c->dot_rows_quant = dot_rows_quant;
+    c->quantize_row = quantize_row;
+}
