@@ -76,7 +76,8 @@ template <typename T> fl_status norm_install(ops_cuda *o, fl_err *err);         
 template <typename T> fl_status linear_install(ops_cuda *o, fl_err *err);        /* cuda_linear.cu: linear, linear_f32 */
 template <typename T> fl_status attention_install(ops_cuda *o, fl_err *err);     /* cuda_attention.cu */
 template <typename T> fl_status delta_install(ops_cuda *o, fl_err *err);         /* cuda_delta.cu: conv_silu, gated_delta */
-template <typename T> fl_status moe_install(ops_cuda *o, fl_err *err);           /* cuda_moe.cu: moe_route, moe_route_sigmoid, moe_experts, moe_scratch_bytes */
+template <typename T> fl_status moe_install(ops_cuda *o, fl_err *err);           /* cuda_moe.cu: moe_experts, moe_scratch_bytes, and the router */
+void router_install(ops_cuda *o);                                                /* cuda_router.cu: moe_route, moe_route_sigmoid; called by moe_install */
 void linear_close(ops_cuda *o);
 void attention_close(ops_cuda *o);
 void moe_close(ops_cuda *o);
