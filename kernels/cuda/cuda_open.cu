@@ -293,6 +293,8 @@ static void cuda_close(ops *table)
     }
     if (o->lists) cudaFree(o->lists);
     attention_close(o);
+    linear_close(o);
+    moe_close(o);
     if (o->stream) cudaStreamDestroy(o->stream);
     free(o);
 }
@@ -303,6 +305,8 @@ template <typename T> static fl_status install_all(ops_cuda *o, fl_err *err)
     o->table.act_type = sizeof(T) == 4 ? DTYPE_F32 : o->sm >= 80 ? DTYPE_BF16 : DTYPE_F16;
     fl_status st = attention_install<T>(o, err);
     if (st == FL_OK) st = delta_install<T>(o, err);
+    if (st == FL_OK) st = linear_install<T>(o, err);
+    if (st == FL_OK) st = moe_install<T>(o, err);
     return st;
 }
 
