@@ -6,7 +6,6 @@
 #include "coordinator/daemon.h"
 #include "coordinator/transport.h"
 
-#define FRAMES_MAX 3
 #define EVENTS_ENDPOINT "inproc://events"
 
 struct client {
@@ -20,7 +19,7 @@ struct client {
 fl_status client_open(client **out, const char *endpoint, fl_err *err)
 {
     int linger = 0;
-    int64_t largest = FL_FRAME_PAYLOAD_MAX;
+    int64_t largest = WIRE_BYTES_MAX;
     fl_status st = transport_check_endpoint(endpoint, err);
     if (st != FL_OK) return st;
     client *c = calloc(1, sizeof *c);
@@ -68,23 +67,24 @@ static bool was_lost(client *c)
 
 static fl_status send_request(client *c, const wire_msg *msg, fl_err *err)
 {
-    const uint8_t *header = NULL;
-    size_t n_bytes = 0;
-    fl_status st = wire_encode(msg, &c->arena, &header, &n_bytes, err);
+    wire_packing p;
+    zmq_msg_t frame;
+    fl_status st = wire_pack_begin(&p, msg, &c->arena, err);
     if (st != FL_OK) return st;
-    bool sent = zmq_send(c->socket, header, n_bytes, ZMQ_DONTWAIT | (msg->n_parts ? ZMQ_SNDMORE : 0)) >= 0;
-    if (sent && msg->n_parts) sent = zmq_send(c->socket, msg->parts[0].data, msg->parts[0].bytes, ZMQ_DONTWAIT) >= 0;
-    return sent ? FL_OK : fl_fail(err, FL_IO, "cannot send to %s: %s", c->endpoint, zmq_strerror(zmq_errno()));
+    if (zmq_msg_init_size(&frame, p.n_bytes) != 0) return fl_fail(err, FL_FULL, "no memory to ask %s", c->endpoint);
+    wire_pack(&p, msg, zmq_msg_data(&frame));
+    if (zmq_msg_send(&frame, c->socket, ZMQ_DONTWAIT) >= 0) return FL_OK;
+    st = fl_fail(err, FL_IO, "cannot send to %s: %s", c->endpoint, zmq_strerror(zmq_errno()));
+    zmq_msg_close(&frame);
+    return st;
 }
 
 /* Take over what a reply to `number` says; FL_AGAIN: it is another one's. */
-static fl_status read_reply(client *c, zmq_msg_t *frames, int n_frames, uint64_t number, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
+static fl_status read_reply(client *c, zmq_msg_t *frame, uint64_t number, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
 {
     wire_msg msg;
     json_error_t where;
-    fl_bytes part = { n_frames > 1 ? zmq_msg_data(&frames[1]) : NULL, n_frames > 1 ? zmq_msg_size(&frames[1]) : 0 };
-    fl_status st = n_frames > FRAMES_MAX - 1 ? FL_CORRUPT
-                 : wire_decode(&msg, zmq_msg_data(&frames[0]), zmq_msg_size(&frames[0]), &part, (uint32_t)n_frames - 1, &c->arena, err);
+    fl_status st = wire_unpack(&msg, zmq_msg_data(frame), zmq_msg_size(frame), &c->arena, err);
     if (st != FL_OK || msg.type != WIRE_REPLY) return fl_fail(err, FL_CORRUPT, "%s does not answer like a tokenfleet coordinator of this release", c->endpoint);
     if (msg.reply.number != number) return FL_AGAIN;
     json_t *json = json_loadb(msg.reply.json.p ? msg.reply.json.p : "", msg.reply.json.n, 0, &where);
@@ -99,6 +99,7 @@ static fl_status read_reply(client *c, zmq_msg_t *frames, int n_frames, uint64_t
         return fl_fail(err, FL_CORRUPT, "%s answers without an object", c->endpoint);
     }
     if (part_out) {
+        fl_bytes part = msg.n_parts ? msg.parts[0] : (fl_bytes){ 0 };
         *part_out = NULL;
         *part_bytes = part.bytes;
         if (msg.n_parts && !(*part_out = malloc(part.bytes ? part.bytes : 1))) {
@@ -111,39 +112,23 @@ static fl_status read_reply(client *c, zmq_msg_t *frames, int n_frames, uint64_t
     return FL_OK;
 }
 
-/* Read the frames of one message, at most FRAMES_MAX of them are kept. */
-static int read_frames(client *c, zmq_msg_t *frames)
-{
-    int n = 0;
-    for (int more = 1; more; n++) {
-        zmq_msg_t extra, *frame = n < FRAMES_MAX ? &frames[n] : &extra;
-        zmq_msg_init(frame);
-        if (zmq_msg_recv(frame, c->socket, ZMQ_DONTWAIT) < 0) {
-            zmq_msg_close(frame);
-            break;
-        }
-        more = zmq_msg_more(frame);
-        if (n >= FRAMES_MAX) zmq_msg_close(frame);
-    }
-    return n < FRAMES_MAX ? n : FRAMES_MAX;
-}
-
 static fl_status wait_reply(client *c, uint64_t number, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
 {
     int64_t until = daemon_now_ms() + timeout_ms;
     for (int64_t left; (left = until - daemon_now_ms()) > 0; ) {
         zmq_pollitem_t items[] = { { .socket = c->socket, .events = ZMQ_POLLIN }, { .socket = c->events, .events = ZMQ_POLLIN } };
-        zmq_msg_t frames[FRAMES_MAX];
+        zmq_msg_t frame;
         int n = zmq_poll(items, 2, left);
         if (n < 0 && zmq_errno() == EINTR) return fl_fail(err, FL_AGAIN, "interrupted while waiting for %s", c->endpoint);
         if (n <= 0) continue;
-        int n_frames = read_frames(c, frames);
-        if (n_frames == 0 && was_lost(c)) {
+        zmq_msg_init(&frame);
+        bool came = zmq_msg_recv(&frame, c->socket, ZMQ_DONTWAIT) >= 0;
+        if (!came && was_lost(c)) {
             return fl_fail(err, FL_TIMEOUT, "the coordinator at %s ended before it answered; when it is back, `tokenfleet list` shows what was done", c->endpoint);
         }
-        if (n_frames == 0) continue;
-        fl_status st = read_reply(c, frames, n_frames, number, reply, part_out, part_bytes, err);
-        for (int i = 0; i < n_frames; i++) zmq_msg_close(&frames[i]);
+        if (!came) continue;
+        fl_status st = read_reply(c, &frame, number, reply, part_out, part_bytes, err);
+        zmq_msg_close(&frame);
         if (st != FL_AGAIN || err->code == FL_AGAIN) return st;
     }
     return fl_fail(err, FL_TIMEOUT, "no coordinator answers at %s within %d s; is it running there?", c->endpoint, timeout_ms / 1000);

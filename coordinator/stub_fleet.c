@@ -24,7 +24,7 @@ typedef struct {
     member *members; uint32_t n;
     int epoll;
     fl_arena arena;                      /* of the message in hand */
-    zmq_msg_t *frames; fl_bytes *parts; size_t n_frames, capacity;
+    zmq_msg_t frame;
     stub_stats *stats;                   /* borrowed */
     bool is_stopping;
 } fleet;
@@ -65,15 +65,9 @@ static fl_status member_open(fleet *f, uint32_t i, const char *endpoint, const s
     return stub_open(&m->worker, id, options, boot_us(), err);
 }
 
-static void drop_frames(fleet *f)
-{
-    for (size_t i = 0; i < f->n_frames; i++) zmq_msg_close(&f->frames[i]);
-    f->n_frames = 0;
-}
-
 static void fleet_close(fleet *f)
 {
-    drop_frames(f);
+    zmq_msg_close(&f->frame);
     for (uint32_t i = 0; f->members && i < f->n; i++) {
         stub_close(f->members[i].worker);
         if (f->members[i].socket) zmq_close(f->members[i].socket);
@@ -82,13 +76,12 @@ static void fleet_close(fleet *f)
     if (f->epoll >= 0) close(f->epoll);
     fl_arena_fini(&f->arena);
     free(f->members);
-    free(f->frames);
-    free(f->parts);
 }
 
 static fl_status fleet_open(fleet *f, const char *endpoint, uint32_t n_workers, const stub_options *options, int stop_fd, fl_err *err)
 {
     *f = (fleet){ .n = n_workers, .stats = options->stats };
+    zmq_msg_init(&f->frame);
     fl_arena_init(&f->arena, 64 * 1024, 0);
     f->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (f->epoll < 0) return fl_fail_errno(err, errno, "stub workers: watch sockets");
@@ -107,32 +100,20 @@ static fl_status fleet_open(fleet *f, const char *endpoint, uint32_t n_workers, 
 
 /* ---- messages ---- */
 
-/* Bodies live as long as the fleet: libzmq may send them from where they lie. */
-static fl_status send_part(void *socket, fl_bytes part)
-{
-    zmq_msg_t frame;
-    if (zmq_msg_init_data(&frame, (void *)(uintptr_t)part.data, part.bytes, NULL, NULL) != 0) return FL_FULL;
-    if (zmq_msg_send(&frame, socket, ZMQ_DONTWAIT) >= 0) return FL_OK;
-    zmq_msg_close(&frame);
-    return FL_AGAIN;
-}
-
 static fl_status say(fleet *f, member *m, const wire_msg *msg, bool *said, fl_err *err)
 {
-    const uint8_t *header;
-    size_t n_bytes;
+    wire_packing p;
+    zmq_msg_t frame;
     fl_arena_reset(&f->arena);
-    fl_status st = wire_encode(msg, &f->arena, &header, &n_bytes, err);
+    fl_status st = wire_pack_begin(&p, msg, &f->arena, err);
     if (st != FL_OK) return st;
-    *said = zmq_send(m->socket, header, n_bytes, ZMQ_DONTWAIT | (msg->n_parts ? ZMQ_SNDMORE : 0)) >= 0;
-    if (!*said && zmq_errno() != EAGAIN && zmq_errno() != EINTR) return zmq_failed(err, "send");
-    if (!*said) return FL_OK;
-    if (msg->n_parts && (st = send_part(m->socket, msg->parts[0])) != FL_OK) {   /* the connection ended between the frames: libzmq takes the first one back */
-        *said = false;
-        return st == FL_AGAIN ? FL_OK : fl_fail(err, st, "no memory to send a result");
-    }
-    f->stats->sent_bytes += n_bytes + (msg->n_parts ? msg->parts[0].bytes : 0);
-    return FL_OK;
+    if (zmq_msg_init_size(&frame, p.n_bytes) != 0) return fl_fail(err, FL_FULL, "no memory to send a message of %zu bytes", p.n_bytes);
+    wire_pack(&p, msg, zmq_msg_data(&frame));
+    *said = zmq_msg_send(&frame, m->socket, ZMQ_DONTWAIT) >= 0;
+    if (*said) f->stats->sent_bytes += p.n_bytes;
+    else if (zmq_errno() != EAGAIN && zmq_errno() != EINTR) st = zmq_failed(err, "send");
+    if (!*said) zmq_msg_close(&frame);
+    return st;
 }
 
 static fl_status speak(fleet *f, member *m, int64_t now_us, bool *spoke, fl_err *err)
@@ -149,58 +130,23 @@ static fl_status speak(fleet *f, member *m, int64_t now_us, bool *spoke, fl_err 
     return st;
 }
 
-static bool room_for_frame(fleet *f)
+/* FL_AGAIN: none there. The message borrows from f->frame until the next one is read. */
+static fl_status read_message(fleet *f, member *m, wire_msg *msg, fl_err *err)
 {
-    if (f->n_frames < f->capacity) return true;
-    size_t capacity = f->capacity ? f->capacity * 2 : 64;
-    zmq_msg_t *frames = calloc(capacity, sizeof *frames);
-    fl_bytes *parts = calloc(capacity, sizeof *parts);
-    if (!frames || !parts) {
-        free(frames);
-        free(parts);
-        return false;
-    }
-    for (size_t i = 0; i < f->n_frames; i++) {           /* a zmq_msg_t may not be moved by memcpy */
-        zmq_msg_init(&frames[i]);
-        zmq_msg_move(&frames[i], &f->frames[i]);
-    }
-    free(f->frames);
-    free(f->parts);
-    f->frames = frames;
-    f->parts = parts;
-    f->capacity = capacity;
-    return true;
-}
-
-/* One message into frames and parts. FL_AGAIN: none there. */
-static fl_status read_frames(fleet *f, member *m, fl_err *err)
-{
-    drop_frames(f);
-    for (int more = 1; more; f->n_frames++) {
-        if (!room_for_frame(f)) return fl_fail(err, FL_FULL, "no memory for a message of the coordinator");
-        zmq_msg_t *frame = &f->frames[f->n_frames];
-        zmq_msg_init(frame);
-        if (zmq_msg_recv(frame, m->socket, ZMQ_DONTWAIT) < 0) {
-            zmq_msg_close(frame);
-            return zmq_errno() == EAGAIN || zmq_errno() == EINTR ? FL_AGAIN : zmq_failed(err, "read");
-        }
-        more = zmq_msg_more(frame);
-    }
-    for (size_t i = 0; i < f->n_frames; i++) {           /* only now: a small frame's bytes lie in the zmq_msg_t, which moves when the array grows */
-        f->parts[i] = (fl_bytes){ zmq_msg_data(&f->frames[i]), zmq_msg_size(&f->frames[i]) };
-        f->stats->received_bytes += f->parts[i].bytes;
-    }
-    return FL_OK;
+    zmq_msg_close(&f->frame);
+    zmq_msg_init(&f->frame);
+    if (zmq_msg_recv(&f->frame, m->socket, ZMQ_DONTWAIT) < 0) return zmq_errno() == EAGAIN || zmq_errno() == EINTR ? FL_AGAIN : zmq_failed(err, "read");
+    f->stats->received_bytes += zmq_msg_size(&f->frame);
+    fl_arena_reset(&f->arena);
+    return wire_unpack(msg, zmq_msg_data(&f->frame), zmq_msg_size(&f->frame), &f->arena, err);
 }
 
 static fl_status listen_to(fleet *f, member *m, int64_t now_us, bool *has_more, fl_err *err)
 {
     for (int i = 0; i < MESSAGES_A_TURN; i++) {
         wire_msg msg;
-        fl_status st = read_frames(f, m, err);
+        fl_status st = read_message(f, m, &msg, err);
         if (st == FL_AGAIN) return FL_OK;
-        fl_arena_reset(&f->arena);
-        if (st == FL_OK) st = wire_decode(&msg, f->parts[0].data, f->parts[0].bytes, f->parts + 1, (uint32_t)f->n_frames - 1, &f->arena, err);
         if (st == FL_OK) st = stub_hear(m->worker, &msg, now_us, err);
         if (st != FL_OK) return st;
     }

@@ -1,6 +1,7 @@
 #include "coordinator/transport.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,9 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <xxhash.h>
 #include <zmq.h>
+#include "coordinator/id_map.h"
 #include "proto/log.h"
 
 #define ENDPOINT_BYTES_MAX 256
@@ -18,13 +21,21 @@
 #define ZMQ_ZERO_COPY_RECV 10                            /* zmq.h shows it to draft builds only; the library has it since 4.2 */
 #endif
 
+/* What waits for one peer inside libzmq. */
+typedef struct { uint64_t key; atomic_size_t n_bytes, n_messages; } peer_queue;
+
+/* A message on its way, in memory that libzmq gives back. */
+typedef struct { peer_queue *to; atomic_size_t *all_bytes; size_t n_bytes; uint8_t data[]; } outgoing;
+
 struct transport {
     void *context, *socket;                              /* owned */
     char endpoint[ENDPOINT_BYTES_MAX];
-    zmq_msg_t *frames;                                   /* owned [capacity]; the message that was read last, in n_frames frames */
-    fl_bytes *parts;                                     /* owned [capacity] */
-    uint32_t n_frames, capacity;
+    zmq_msg_t frame;                                     /* the message that was read last */
     fl_arena scratch;                                    /* headers being sent */
+    peer_queue **queues; size_t n_queues, queues_capacity;           /* owned */
+    id_map queue_of;                                     /* from queue_key */
+    atomic_size_t all_bytes;                             /* in all queues */
+    size_t most_bytes, peer_most_bytes;                  /* most so far in all of them, in one */
 };
 
 bool transport_peer_equal(const transport_peer *a, const transport_peer *b)
@@ -117,6 +128,7 @@ fl_status transport_open(transport **out, const char *endpoint, fl_err *err)
     raise_file_limit();
     transport *t = calloc(1, sizeof *t);
     if (!t) return fl_fail(err, FL_FULL, "transport: no memory");
+    zmq_msg_init(&t->frame);
     fl_arena_init(&t->scratch, 64 * 1024, 0);
     t->context = zmq_ctx_new();
     /* A message that borrows from libzmq's receive buffer keeps all 8 KB of it: twenty times the bytes of a short result that waits to be read. */
@@ -128,7 +140,7 @@ fl_status transport_open(transport **out, const char *endpoint, fl_err *err)
     if ((st = set_int(t->socket, ZMQ_RCVHWM, QUEUE_MESSAGES, err)) != FL_OK) goto done;
     if ((st = set_int(t->socket, ZMQ_LINGER, 1000, err)) != FL_OK) goto done;
     if ((st = set_int(t->socket, ZMQ_IPV6, strncmp(endpoint, "tcp://[", 7) == 0, err)) != FL_OK) goto done;
-    int64_t largest = FL_FRAME_PAYLOAD_MAX;
+    int64_t largest = WIRE_BYTES_MAX_UP;
     if (zmq_setsockopt(t->socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest) != 0) {
         st = fl_fail(err, FL_IO, "transport: ZeroMQ refuses a frame limit: %s", zmq_strerror(zmq_errno()));
         goto done;
@@ -141,21 +153,16 @@ done:
     return st;
 }
 
-static void drop_frames(transport *t)
-{
-    for (uint32_t i = 0; i < t->n_frames; i++) zmq_msg_close(&t->frames[i]);
-    t->n_frames = 0;
-}
-
 void transport_close(transport *t)
 {
     if (!t) return;
-    drop_frames(t);
+    zmq_msg_close(&t->frame);
     if (t->socket) zmq_close(t->socket);
-    if (t->context) zmq_ctx_term(t->context);
+    if (t->context) zmq_ctx_term(t->context);            /* gives every message back */
     fl_arena_fini(&t->scratch);
-    free(t->frames);
-    free(t->parts);
+    for (size_t i = 0; i < t->n_queues; i++) free(t->queues[i]);
+    free(t->queues);
+    id_map_fini(&t->queue_of);
     free(t);
 }
 
@@ -173,96 +180,156 @@ fl_status transport_wait(transport *t, int timeout_ms, bool *ready, fl_err *err)
     return FL_OK;
 }
 
-static fl_status grow_frames(transport *t, fl_err *err)
+/* Read a message's frames: the peer's routing id, what it sent, and, from what is no peer of this release, others, which are dropped. */
+static fl_status read_frames(transport *t, zmq_msg_t *id, bool *has_more, fl_err *err)
 {
-    if (t->n_frames < t->capacity) return FL_OK;
-    uint32_t capacity = t->capacity ? t->capacity * 2 : 64;
-    zmq_msg_t *frames = malloc(capacity * sizeof *frames);
-    fl_bytes *parts = malloc(capacity * sizeof *parts);
-    if (!frames || !parts) {
-        free(frames);
-        free(parts);
-        return fl_fail(err, FL_FULL, "transport: no memory for a message of %u frames", capacity);
+    *has_more = false;
+    if (zmq_msg_recv(id, t->socket, ZMQ_DONTWAIT) < 0) {
+        int error = zmq_errno();
+        return error == EAGAIN || error == EINTR ? FL_AGAIN : fl_fail(err, FL_IO, "transport: reading a message: %s", zmq_strerror(error));
     }
-    for (uint32_t i = 0; i < t->n_frames; i++) {         /* a zmq_msg_t may not be moved by memcpy */
-        zmq_msg_init(&frames[i]);
-        zmq_msg_move(&frames[i], &t->frames[i]);
-    }
-    free(t->frames);
-    free(t->parts);
-    t->frames = frames;
-    t->parts = parts;
-    t->capacity = capacity;
-    return FL_OK;
-}
-
-/* Read frames until the message ends; those beyond the most a message may have are read and dropped. */
-static fl_status read_frames(transport *t, bool *too_many, fl_err *err)
-{
-    *too_many = false;
-    for (int more = 1; more; ) {
-        fl_status st = grow_frames(t, err);
-        if (st != FL_OK) return st;
-        zmq_msg_t *frame = &t->frames[t->n_frames];
-        zmq_msg_init(frame);
-        if (zmq_msg_recv(frame, t->socket, ZMQ_DONTWAIT) < 0) {
-            int error = zmq_errno();
-            zmq_msg_close(frame);
-            if (error == EAGAIN || error == EINTR) return FL_AGAIN;
-            return fl_fail(err, FL_IO, "transport: reading a message: %s", zmq_strerror(error));
-        }
+    for (int n = 0, more = zmq_msg_more(id); more; n++) {
+        zmq_msg_t extra, *frame = n == 0 ? &t->frame : &extra;
+        zmq_msg_init(&extra);
+        if (zmq_msg_recv(frame, t->socket, ZMQ_DONTWAIT) < 0) return fl_fail(err, FL_IO, "transport: reading a message: %s", zmq_strerror(zmq_errno()));
         more = zmq_msg_more(frame);
-        if (t->n_frames < WIRE_PARTS_MAX + 2) {
-            t->n_frames++;
-        } else {
-            *too_many = true;
-            zmq_msg_close(frame);
-        }
+        *has_more |= more != 0;
+        zmq_msg_close(&extra);
     }
     return FL_OK;
 }
 
 fl_status transport_recv(transport *t, transport_peer *from, wire_msg *msg, fl_arena *arena, fl_err *err)
 {
-    bool too_many = false;
-    drop_frames(t);
+    zmq_msg_t id;
+    bool has_more = false;
     from->n = 0;
-    fl_status st = read_frames(t, &too_many, err);
-    if (st != FL_OK) return st;
-    size_t n_id = zmq_msg_size(&t->frames[0]);
-    if (n_id == 0 || n_id > TRANSPORT_PEER_BYTES_MAX) return fl_fail(err, FL_CORRUPT, "transport: a peer with a routing id of %zu bytes", n_id);
-    from->n = (uint8_t)n_id;
-    memcpy(from->bytes, zmq_msg_data(&t->frames[0]), n_id);
-    if (too_many || t->n_frames < 2) return fl_fail(err, FL_CORRUPT, "transport: a message of %s frames", too_many ? "too many" : "no");
-    for (uint32_t i = 2; i < t->n_frames; i++) t->parts[i - 2] = (fl_bytes){ zmq_msg_data(&t->frames[i]), zmq_msg_size(&t->frames[i]) };
-    return wire_decode(msg, zmq_msg_data(&t->frames[1]), zmq_msg_size(&t->frames[1]), t->parts, t->n_frames - 2, arena, err);
+    zmq_msg_init(&id);
+    zmq_msg_close(&t->frame);
+    zmq_msg_init(&t->frame);
+    fl_status st = read_frames(t, &id, &has_more, err);
+    size_t n_id = zmq_msg_size(&id);
+    if (st == FL_OK && (n_id == 0 || n_id > TRANSPORT_PEER_BYTES_MAX)) st = fl_fail(err, FL_CORRUPT, "transport: a peer with a routing id of %zu bytes", n_id);
+    if (st == FL_OK) {
+        from->n = (uint8_t)n_id;
+        memcpy(from->bytes, zmq_msg_data(&id), n_id);
+        st = wire_unpack(msg, zmq_msg_data(&t->frame), zmq_msg_size(&t->frame), arena, err);     /* a peer of the release that sent several frames is told so by its version */
+    }
+    if (st == FL_OK && has_more) st = fl_fail(err, FL_CORRUPT, "transport: a message of several frames");
+    zmq_msg_close(&id);
+    return st;
 }
 
-static fl_status send_frame(transport *t, const void *data, size_t n_bytes, int flags, fl_err *err)
+/* ---- sending ---- */
+
+/* ZeroMQ is done with a message: it was written to the connection, or the connection is gone. On any thread of libzmq. */
+static void take_off(void *data, void *hint)
 {
-    while (zmq_send(t->socket, data, n_bytes, flags | ZMQ_DONTWAIT) < 0) {
-        int error = zmq_errno();
-        if (error == EINTR) continue;
-        if (error == EAGAIN) return fl_fail(err, FL_AGAIN, "transport: the peer's queue is full");
-        if (error == EHOSTUNREACH) return fl_fail(err, FL_CLOSED, "transport: the peer is gone");
-        return fl_fail(err, FL_IO, "transport: sending: %s", zmq_strerror(error));
+    outgoing *o = hint;
+    (void)data;
+    atomic_fetch_sub(&o->to->n_bytes, o->n_bytes);
+    atomic_fetch_sub(&o->to->n_messages, 1);
+    atomic_fetch_sub(o->all_bytes, o->n_bytes);
+    free(o);
+}
+
+static uint64_t queue_key(const transport_peer *peer)
+{
+    uint64_t key = XXH3_64bits(peer->bytes, peer->n);
+    return key ? key : 1;
+}
+
+/* Forget the queues in which nothing waits: their peers are gone, or get a new one with the next message. */
+static void forget_empty(transport *t)
+{
+    size_t n_kept = 0;
+    for (size_t i = 0; i < t->n_queues; i++) {
+        peer_queue *q = t->queues[i];
+        if (atomic_load(&q->n_messages)) {
+            t->queues[n_kept++] = q;
+            continue;
+        }
+        id_map_remove(&t->queue_of, q->key);
+        free(q);
     }
+    t->n_queues = n_kept;
+}
+
+static peer_queue *queue_to(transport *t, const transport_peer *to)
+{
+    uint64_t key = queue_key(to);
+    peer_queue *q = id_map_get(&t->queue_of, key);
+    if (q) return q;
+    if (t->n_queues == t->queues_capacity) forget_empty(t);
+    if (t->n_queues * 2 >= t->queues_capacity) {         /* grow where half of them are in use, so that forgetting is rare */
+        size_t capacity = t->queues_capacity ? t->queues_capacity * 2 : 64;
+        peer_queue **grown = realloc(t->queues, capacity * sizeof *grown);
+        if (!grown) return NULL;
+        t->queues = grown;
+        t->queues_capacity = capacity;
+    }
+    if (!(q = calloc(1, sizeof *q))) return NULL;
+    q->key = key;
+    id_map_put(&t->queue_of, key, q);
+    t->queues[t->n_queues++] = q;
+    return q;
+}
+
+size_t transport_unsent(const transport *t, const transport_peer *to)
+{
+    const peer_queue *q = id_map_get(&t->queue_of, queue_key(to));
+    return q ? atomic_load(&q->n_bytes) : 0;
+}
+
+transport_figures transport_queues(const transport *t)
+{
+    return (transport_figures){ .n_bytes = atomic_load(&t->all_bytes), .most_bytes = t->most_bytes, .peer_most_bytes = t->peer_most_bytes };
+}
+
+/* The message in memory that is counted until ZeroMQ gives it back. */
+static fl_status pack(transport *t, const wire_msg *msg, peer_queue *q, zmq_msg_t *frame, fl_err *err)
+{
+    wire_packing p;
+    fl_arena_reset(&t->scratch);
+    fl_status st = wire_pack_begin(&p, msg, &t->scratch, err);
+    if (st != FL_OK) return st;
+    outgoing *o = malloc(sizeof *o + p.n_bytes);
+    if (!o || zmq_msg_init_data(frame, o->data, p.n_bytes, take_off, o) != 0) {
+        free(o);
+        return fl_fail(err, FL_FULL, "transport: no memory for a message of %zu bytes", p.n_bytes);
+    }
+    *o = (outgoing){ .to = q, .all_bytes = &t->all_bytes, .n_bytes = p.n_bytes };
+    wire_pack(&p, msg, o->data);
+    size_t of_peer = atomic_fetch_add(&q->n_bytes, p.n_bytes) + p.n_bytes, of_all = atomic_fetch_add(&t->all_bytes, p.n_bytes) + p.n_bytes;
+    atomic_fetch_add(&q->n_messages, 1);
+    if (of_peer > t->peer_most_bytes) t->peer_most_bytes = of_peer;
+    if (of_all > t->most_bytes) t->most_bytes = of_all;
     return FL_OK;
 }
 
+static fl_status send_failed(fl_err *err)
+{
+    int error = zmq_errno();
+    if (error == EAGAIN) return fl_fail(err, FL_AGAIN, "transport: the peer's queue is full");
+    if (error == EHOSTUNREACH) return fl_fail(err, FL_CLOSED, "transport: the peer is gone");
+    return fl_fail(err, FL_IO, "transport: sending: %s", zmq_strerror(error));
+}
+
+/* Two frames for libzmq, of which the first, the routing id, never leaves this process. A connection that ends between the two calls is no danger: the ROUTER then drops
+ * the second frame. Nor does it abort while it reads from one that ends (fq.cpp: !_more): the id it hands out first is its own, and the message behind it is one frame. */
 fl_status transport_send(transport *t, const transport_peer *to, const wire_msg *msg, fl_err *err)
 {
-    const uint8_t *header = NULL;
-    size_t n_bytes = 0;
-    fl_arena_reset(&t->scratch);
-    fl_status st = wire_encode(msg, &t->scratch, &header, &n_bytes, err);
+    zmq_msg_t frame;
+    int n;
+    peer_queue *q = queue_to(t, to);
+    if (!q) return fl_fail(err, FL_FULL, "transport: no memory for a peer's queue");
+    if (atomic_load(&q->n_bytes) >= TRANSPORT_UNSENT_BYTES_MAX) return fl_fail(err, FL_AGAIN, "transport: the peer's queue is full");
+    fl_status st = pack(t, msg, q, &frame, err);
     if (st != FL_OK) return st;
-    if ((st = send_frame(t, to->bytes, to->n, ZMQ_SNDMORE, err)) != FL_OK) return st;
-    /* Behind the first frame the message is admitted as a whole: the frames that follow find the same pipe. */
-    if ((st = send_frame(t, header, n_bytes, msg->n_parts ? ZMQ_SNDMORE : 0, err)) != FL_OK) return st;
-    for (uint32_t i = 0; i < msg->n_parts; i++) {
-        st = send_frame(t, msg->parts[i].data, msg->parts[i].bytes, i + 1 < msg->n_parts ? ZMQ_SNDMORE : 0, err);
-        if (st != FL_OK) return st;
-    }
-    return FL_OK;
+    do n = zmq_send(t->socket, to->bytes, to->n, ZMQ_SNDMORE | ZMQ_DONTWAIT); while (n < 0 && zmq_errno() == EINTR);
+    if (n >= 0) do n = zmq_msg_send(&frame, t->socket, ZMQ_DONTWAIT); while (n < 0 && zmq_errno() == EINTR);
+    if (n >= 0) return FL_OK;
+    st = send_failed(err);
+    zmq_msg_close(&frame);
+    return st;
 }

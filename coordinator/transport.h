@@ -1,7 +1,7 @@
 /* transport.h - the coordinator's one socket: a ZeroMQ ROUTER on which workers and clients speak wire.h.
  * Rules    a send never blocks: a peer that is gone (FL_CLOSED) or whose queue is full (FL_AGAIN) is an ordinary answer. How much a worker may have
  *          under way is settled by the protocol's credits; the queue limit only bounds memory. Nothing is dropped silently
- *          (ROUTER_MANDATORY). Frames above FL_FRAME_PAYLOAD_MAX end the peer's connection inside libzmq.
+ *          (ROUTER_MANDATORY). A frame above WIRE_BYTES_MAX_UP ends the peer's connection inside libzmq.
  * Threads  a socket lives and dies on one thread. */
 #ifndef COORDINATOR_TRANSPORT_H
 #define COORDINATOR_TRANSPORT_H
@@ -32,7 +32,14 @@ fl_status transport_wait(transport *t, int timeout_ms, bool *ready, fl_err *err)
  * something that is no message of ours; the next one may be read. */
 fl_status transport_recv(transport *t, transport_peer *from, wire_msg *msg, fl_arena *arena, fl_err *err);
 
-/* FL_CLOSED: the peer is gone. FL_AGAIN: its queue is full; nothing was sent. */
+/* FL_CLOSED: the peer is gone. FL_AGAIN: its queue is full (TRANSPORT_UNSENT_BYTES_MAX, or 4,096 messages); nothing was sent. */
+#define TRANSPORT_UNSENT_BYTES_MAX (96u << 20)           /* all lines that a worker may hold (COORD_LINE_BYTES) and plenty of answers; one message goes beyond it */
 fl_status transport_send(transport *t, const transport_peer *to, const wire_msg *msg, fl_err *err);
+
+/* Bytes of messages to the peer that its connection has not taken. */
+size_t transport_unsent(const transport *t, const transport_peer *to);
+
+typedef struct { size_t n_bytes, most_bytes, peer_most_bytes; } transport_figures;       /* unsent to all peers: now, at most so far; to one peer at most */
+transport_figures transport_queues(const transport *t);
 
 #endif

@@ -4,6 +4,7 @@
  *                        │
  *   wire_encode: keys 0 1 2, then each non-zero field by ascending key (tables are in that order, so the bytes are canonical)
  *   wire_decode: fl_msgpack_check ──▶ msgpack-c ──▶ version, type ──▶ each known key into its field ──▶ parts
+ *   wire_pack:   header ‖ u32 size of each part ‖ the parts
  */
 #include "proto/wire.h"
 
@@ -15,11 +16,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "proto/bytes.h"
 #include "proto/msgpack_check.h"
 
 #define KEY_VERSION 0
 #define KEY_TYPE 1
 #define KEY_N_PARTS 2
+#define PART_SIZE_BYTES 4
 #define ITEMS_MAX (1u << 18)                             /* the largest list and plenty of keys not known yet: 6 MB in msgpack-c */
 
 typedef enum { FIELD_U64, FIELD_STR, FIELD_LIST } field_kind;
@@ -287,22 +290,18 @@ static fl_status read_map(wire_msg *msg, const msgpack_object_map *map, fl_arena
     return st;
 }
 
-/* Everything but the parts: msg->n_parts is what the header announces. */
-static fl_status decode_header(wire_msg *msg, const uint8_t *header, size_t n_bytes, fl_arena *arena, fl_err *err)
+/* Everything but the parts: msg->n_parts is what the header announces. *used: the header's bytes, behind which others may stand. */
+static fl_status decode_header(wire_msg *msg, const uint8_t *data, size_t n_bytes, size_t *used, fl_arena *arena, fl_err *err)
 {
     *msg = (wire_msg){ 0 };
-    if (n_bytes > FL_FRAME_PAYLOAD_MAX)
-        return fl_fail(err, FL_CORRUPT, "wire: a header of %zu bytes is more than the %u a frame may hold", n_bytes, FL_FRAME_PAYLOAD_MAX);
-    size_t used;
-    fl_status st = fl_msgpack_check(header, n_bytes, ITEMS_MAX, &used, err);
+    fl_status st = fl_msgpack_check(data, n_bytes < FL_FRAME_PAYLOAD_MAX ? n_bytes : FL_FRAME_PAYLOAD_MAX, ITEMS_MAX, used, err);
     if (st != FL_OK) return st;
-    if (used != n_bytes) return fl_fail(err, FL_CORRUPT, "wire: %zu bytes after the header's end", n_bytes - used);
 
     msgpack_unpacked unpacked;
     msgpack_unpacked_init(&unpacked);
     size_t offset = 0;
-    msgpack_unpack_return unpack = msgpack_unpack_next(&unpacked, (const char *)header, n_bytes, &offset);
-    if (unpack == MSGPACK_UNPACK_NOMEM_ERROR) st = fl_fail(err, FL_FULL, "wire: no memory for a header of %zu bytes", n_bytes);
+    msgpack_unpack_return unpack = msgpack_unpack_next(&unpacked, (const char *)data, *used, &offset);
+    if (unpack == MSGPACK_UNPACK_NOMEM_ERROR) st = fl_fail(err, FL_FULL, "wire: no memory for a header of %zu bytes", *used);
     else if (unpack != MSGPACK_UNPACK_SUCCESS) st = fl_fail(err, FL_CORRUPT, "wire: the header is not msgpack");
     else if (unpacked.data.type != MSGPACK_OBJECT_MAP) st = fl_fail(err, FL_CORRUPT, "wire: the header is not a map");
     else st = read_map(msg, &unpacked.data.via.map, arena, err);
@@ -310,15 +309,80 @@ static fl_status decode_header(wire_msg *msg, const uint8_t *header, size_t n_by
     return st;
 }
 
+/* The same of bytes that are a header and nothing else. */
+static fl_status decode_whole_header(wire_msg *msg, const uint8_t *header, size_t n_bytes, fl_arena *arena, fl_err *err)
+{
+    size_t used = 0;
+    if (n_bytes > FL_FRAME_PAYLOAD_MAX)
+        return fl_fail(err, FL_CORRUPT, "wire: a header of %zu bytes is more than the %u a frame may hold", n_bytes, FL_FRAME_PAYLOAD_MAX);
+    fl_status st = decode_header(msg, header, n_bytes, &used, arena, err);
+    return st == FL_OK && used != n_bytes ? fl_fail(err, FL_CORRUPT, "wire: %zu bytes after the header's end", n_bytes - used) : st;
+}
+
 fl_status wire_decode(wire_msg *msg, const uint8_t *header, size_t n_bytes, const fl_bytes *parts, uint32_t n_parts, fl_arena *arena, fl_err *err)
 {
-    fl_status st = decode_header(msg, header, n_bytes, arena, err);
+    fl_status st = decode_whole_header(msg, header, n_bytes, arena, err);
     if (st == FL_OK && msg->n_parts != n_parts)
         st = fl_fail(err, FL_CORRUPT, "wire: %s announces %u parts and came with %u", wire_type_name(msg->type), msg->n_parts, n_parts);
     if (st == FL_OK) {
         msg->parts = parts;
         st = check_shape(msg, form_of(msg->type), FL_CORRUPT, err);
     }
+    if (st != FL_OK) *msg = (wire_msg){ 0 };
+    return st;
+}
+
+/* ---- one frame a message ---- */
+
+fl_status wire_pack_begin(wire_packing *p, const wire_msg *msg, fl_arena *arena, fl_err *err)
+{
+    fl_status st = wire_encode(msg, arena, &p->header, &p->header_bytes, err);
+    if (st != FL_OK) return st;
+    p->n_bytes = p->header_bytes;
+    for (uint32_t i = 0; i < msg->n_parts; i++) p->n_bytes += PART_SIZE_BYTES + msg->parts[i].bytes;
+    if (p->n_bytes <= WIRE_BYTES_MAX) return FL_OK;
+    return fl_fail(err, FL_INVALID, "wire: a %s of %zu bytes is more than the %u a message may have", wire_type_name(msg->type), p->n_bytes, WIRE_BYTES_MAX);
+}
+
+void wire_pack(const wire_packing *p, const wire_msg *msg, uint8_t *out)
+{
+    memcpy(out, p->header, p->header_bytes);
+    out += p->header_bytes;
+    for (uint32_t i = 0; i < msg->n_parts; i++, out += PART_SIZE_BYTES) fl_put_u32(out, (uint32_t)msg->parts[i].bytes);
+    for (uint32_t i = 0; i < msg->n_parts; out += msg->parts[i++].bytes) {
+        if (msg->parts[i].bytes) memcpy(out, msg->parts[i].data, msg->parts[i].bytes);
+    }
+}
+
+/* The parts of `msg` in the bytes behind its header, which they fill. */
+static fl_status unpack_parts(wire_msg *msg, const uint8_t *data, size_t n_bytes, fl_arena *arena, fl_err *err)
+{
+    const char *name = wire_type_name(msg->type);
+    const uint8_t *sizes = data;
+    if (msg->n_parts > n_bytes / PART_SIZE_BYTES)
+        return fl_fail(err, FL_CORRUPT, "wire: %s announces %u parts and has %zu bytes behind its header", name, msg->n_parts, n_bytes);
+    fl_bytes *parts = msg->n_parts ? fl_arena_take(arena, msg->n_parts * sizeof *parts) : NULL;
+    if (msg->n_parts && !parts) return fl_fail(err, FL_FULL, "wire: no memory for the %u parts of a %s", msg->n_parts, name);
+    data += msg->n_parts * PART_SIZE_BYTES;
+    n_bytes -= msg->n_parts * PART_SIZE_BYTES;
+    for (uint32_t i = 0; i < msg->n_parts; i++) {
+        size_t size = fl_get_u32(sizes + i * PART_SIZE_BYTES);
+        if (size > n_bytes) return fl_fail(err, FL_CORRUPT, "wire: part %u of %s has %zu bytes and %zu are there", i, name, size, n_bytes);
+        parts[i] = (fl_bytes){ data, size };
+        data += size;
+        n_bytes -= size;
+    }
+    if (n_bytes) return fl_fail(err, FL_CORRUPT, "wire: %zu bytes after the end of a %s", n_bytes, name);
+    msg->parts = parts;
+    return FL_OK;
+}
+
+fl_status wire_unpack(wire_msg *msg, const uint8_t *data, size_t n_bytes, fl_arena *arena, fl_err *err)
+{
+    size_t used = 0;
+    fl_status st = decode_header(msg, data, n_bytes, &used, arena, err);
+    if (st == FL_OK) st = unpack_parts(msg, data + used, n_bytes - used, arena, err);
+    if (st == FL_OK) st = check_shape(msg, form_of(msg->type), FL_CORRUPT, err);
     if (st != FL_OK) *msg = (wire_msg){ 0 };
     return st;
 }
@@ -441,7 +505,7 @@ fl_status wire_recv_fd(int fd, wire_msg *msg, fl_arena *arena, fl_err *err)
     fl_status st = read_frame(fd, WIRE_HEADER, &header, arena, err);
     if (st != FL_OK) return st;
     wire_msg got;
-    if ((st = decode_header(&got, header.data, header.bytes, arena, err)) != FL_OK) return st;
+    if ((st = decode_whole_header(&got, header.data, header.bytes, arena, err)) != FL_OK) return st;
     if (got.n_parts && !(parts = fl_arena_take(arena, got.n_parts * sizeof *parts)))
         return fl_fail(err, FL_FULL, "wire: no memory for the %u parts of a %s", got.n_parts, wire_type_name(got.type));
     for (uint32_t i = 0; st == FL_OK && i < got.n_parts; i++) st = read_frame(fd, WIRE_PART, &parts[i], arena, err);

@@ -1,7 +1,8 @@
 /* wire.h - every message between coordinator, worker, engine child and client.
- * Form     a message is one msgpack header and 0 .. n parts of raw bytes. Over ZeroMQ it is one multipart message (header
- *          frame, then a frame a part); over the engine child's socket pair it is a frame.h frame of kind WIRE_HEADER and one
- *          of kind WIRE_PART for each part. Every frame is at most FL_FRAME_PAYLOAD_MAX bytes.
+ * Form     a message is one msgpack header and 0 .. n parts of raw bytes. Header and part have at most FL_FRAME_PAYLOAD_MAX bytes each.
+ *          Over ZeroMQ it is one frame (wire_pack): the header, a little-endian u32 with the bytes of each part, the parts. Never several frames: a connection
+ *          that ends while a DEALER reads the frames of one message aborts the process inside libzmq 4.3 (fq.cpp: !_more). Over the engine child's socket
+ *          pair it is a frame.h frame of kind WIRE_HEADER and one of kind WIRE_PART for each part.
  *          The header is a map with small-integer keys: 0 = WIRE_VERSION, 1 = type, 2 = number of parts, then the fields of
  *          the tables below under their keys. A field is left out when it is zero or empty; an unknown key is skipped; another
  *          version, a wrong type, a value over its bound or a missing part is FL_CORRUPT. Array and map counts are
@@ -21,8 +22,10 @@
 #include "proto/ids.h"
 #include "proto/status.h"
 
-#define WIRE_VERSION 1
+#define WIRE_VERSION 2                  /* 2: one frame a message over ZeroMQ */
 #define WIRE_PARTS_MAX 36864            /* a GRANT of 4,096 lines of 64 MB */
+#define WIRE_BYTES_MAX (66u << 20)      /* of a packed message: a GRANT of 64 MB of lines, with its header and the sizes of its parts */
+#define WIRE_BYTES_MAX_UP (10u << 20)   /* of one to the coordinator: a part, and a header with a million bytes of arguments or 65,536 leases */
 enum { WIRE_HEADER = 1, WIRE_PART = 2 };                 /* frame kinds on a socket pair */
 
 typedef struct { const char *p; uint32_t n; } wire_str;              /* UTF-8 or bytes; not NUL-terminated */
@@ -158,6 +161,14 @@ fl_status wire_encode(const wire_msg *msg, fl_arena *arena, const uint8_t **out,
 /* Decode a header; parts[n_parts] are the frames that came with it and must be as many as it says. `msg` borrows from
  * header, parts and arena. */
 fl_status wire_decode(wire_msg *msg, const uint8_t *header, size_t n_bytes, const fl_bytes *parts, uint32_t n_parts, fl_arena *arena, fl_err *err);
+
+/* A whole message as one frame, in two steps, so that it is written once, where it is sent from. begin: the header, in `arena`, and how many bytes the message takes;
+ * FL_INVALID as wire_encode, and above WIRE_BYTES_MAX. wire_pack writes p->n_bytes bytes. unpack is the way back: `msg` borrows from `data` and arena; FL_CORRUPT also
+ * where the sizes are not those of the bytes that follow. */
+typedef struct { const uint8_t *header; size_t header_bytes, n_bytes; } wire_packing;
+fl_status wire_pack_begin(wire_packing *p, const wire_msg *msg, fl_arena *arena, fl_err *err);
+void      wire_pack(const wire_packing *p, const wire_msg *msg, uint8_t *out);
+fl_status wire_unpack(wire_msg *msg, const uint8_t *data, size_t n_bytes, fl_arena *arena, fl_err *err);
 
 /* A GRANT's lines as parts: a part of FL_FRAME_PAYLOAD_MAX bytes goes on in the next one, a shorter part ends its line.
  * cut fills parts[wire_line_parts(line.bytes)] with pieces of the line. next gives the line that begins with part *at of a GRANT that was decoded and moves

@@ -15,8 +15,7 @@
 struct coord_link {
     void *context, *socket, *monitor;        /* owned */
     bool is_up;
-    zmq_msg_t *frames; uint32_t n_frames, capacity;      /* owned; the message that was read last */
-    fl_bytes *parts;                         /* owned [capacity] */
+    zmq_msg_t frame;                         /* the message that was read last */
 };
 
 /* ---- endpoint ---- */
@@ -60,7 +59,7 @@ static fl_status set_up(coord_link *link, const char *endpoint, fl_err *err)
         {ZMQ_IMMEDIATE, 1}, {ZMQ_SNDHWM, QUEUE_MESSAGES}, {ZMQ_RCVHWM, QUEUE_MESSAGES}, {ZMQ_LINGER, 0}, {ZMQ_RECONNECT_IVL, RECONNECT_MS},
         {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MS_MAX}, {ZMQ_HEARTBEAT_IVL, 5000}, {ZMQ_HEARTBEAT_TIMEOUT, 15000}, {ZMQ_IPV6, 1},
     };
-    int64_t largest = FL_FRAME_PAYLOAD_MAX;
+    int64_t largest = WIRE_BYTES_MAX;
     fl_status st = FL_OK;
     for (size_t i = 0; st == FL_OK && i < sizeof options / sizeof *options; i++) st = set_int(link->socket, options[i].option, options[i].value, err);
     if (st != FL_OK) return st;
@@ -78,6 +77,7 @@ fl_status coord_link_open(coord_link **out, const char *endpoint, fl_err *err)
     if (st != FL_OK) return st;
     coord_link *link = calloc(1, sizeof *link);
     if (!link) return fl_fail(err, FL_FULL, "worker: no memory for the connection");
+    zmq_msg_init(&link->frame);
     link->context = zmq_ctx_new();
     link->socket = link->context ? zmq_socket(link->context, ZMQ_DEALER) : NULL;
     link->monitor = link->context ? zmq_socket(link->context, ZMQ_PAIR) : NULL;
@@ -88,16 +88,10 @@ fl_status coord_link_open(coord_link **out, const char *endpoint, fl_err *err)
     return st;
 }
 
-static void drop_frames(coord_link *link)
-{
-    for (uint32_t i = 0; i < link->n_frames; i++) zmq_msg_close(&link->frames[i]);
-    link->n_frames = 0;
-}
-
 void coord_link_close(coord_link *link, int linger_ms)
 {
     if (!link) return;
-    drop_frames(link);
+    zmq_msg_close(&link->frame);
     if (link->socket) {
         zmq_setsockopt(link->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
         zmq_socket_monitor(link->socket, NULL, 0);
@@ -109,8 +103,6 @@ void coord_link_close(coord_link *link, int linger_ms)
         zmq_close(link->monitor);
     }
     if (link->context) zmq_ctx_term(link->context);
-    free(link->frames);
-    free(link->parts);
     free(link);
 }
 
@@ -153,86 +145,33 @@ bool coord_link_is_up(const coord_link *link)
 
 /* ---- messages ---- */
 
-static fl_status send_frame(coord_link *link, const void *data, size_t n_bytes, bool more, fl_err *err)
-{
-    int n;
-    do n = zmq_send(link->socket, data, n_bytes, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)); while (n < 0 && zmq_errno() == EINTR);
-    if (n >= 0) return FL_OK;
-    return zmq_errno() == EAGAIN ? FL_AGAIN : zmq_failed(err, "send to the coordinator");
-}
-
-/* libzmq takes a message whole or, when its connection ends between two frames, none of it (the frames before are rolled back), so FL_AGAIN at any frame means that
- * nothing was sent. */
 fl_status coord_link_send(coord_link *link, const wire_msg *msg, fl_err *err)
 {
     fl_arena arena;
-    const uint8_t *header;
-    size_t header_bytes;
+    wire_packing p;
+    zmq_msg_t frame;
+    int n = -1;
     fl_arena_init(&arena, 4096, 0);
-    fl_status st = wire_encode(msg, &arena, &header, &header_bytes, err);
-    if (st == FL_OK) st = send_frame(link, header, header_bytes, msg->n_parts > 0, err);
-    for (uint32_t i = 0; st == FL_OK && i < msg->n_parts; i++) st = send_frame(link, msg->parts[i].data, msg->parts[i].bytes, i + 1 < msg->n_parts, err);
+    fl_status st = wire_pack_begin(&p, msg, &arena, err);
+    if (st == FL_OK && zmq_msg_init_size(&frame, p.n_bytes) != 0) st = fl_fail(err, FL_FULL, "worker: no memory for a message of %zu bytes", p.n_bytes);
+    if (st == FL_OK) {
+        wire_pack(&p, msg, zmq_msg_data(&frame));
+        do n = zmq_msg_send(&frame, link->socket, ZMQ_DONTWAIT); while (n < 0 && zmq_errno() == EINTR);
+        if (n < 0) {
+            st = zmq_errno() == EAGAIN ? FL_AGAIN : zmq_failed(err, "send to the coordinator");
+            zmq_msg_close(&frame);
+        }
+    }
     fl_arena_fini(&arena);
     return st;
 }
 
-static bool room_for_frame(coord_link *link)
-{
-    if (link->n_frames < link->capacity) return true;
-    uint32_t capacity = link->capacity ? link->capacity * 2 : 64;
-    zmq_msg_t *frames = calloc(capacity, sizeof *frames);
-    fl_bytes *parts = calloc(capacity, sizeof *parts);
-    if (!frames || !parts) {
-        free(frames);
-        free(parts);
-        return false;
-    }
-    for (uint32_t i = 0; i < link->n_frames; i++) {
-        zmq_msg_init(&frames[i]);
-        zmq_msg_move(&frames[i], &link->frames[i]);
-    }
-    free(link->frames);
-    free(link->parts);
-    link->frames = frames;
-    link->parts = parts;
-    link->capacity = capacity;
-    return true;
-}
-
-/* Read all frames of one message; those above the bound are read and dropped. */
-static fl_status read_frames(coord_link *link, bool *too_many, fl_err *err)
-{
-    *too_many = false;
-    for (;;) {
-        zmq_msg_t frame;
-        zmq_msg_init(&frame);
-        if (zmq_msg_recv(&frame, link->socket, ZMQ_DONTWAIT) < 0) {
-            int why = zmq_errno();
-            zmq_msg_close(&frame);
-            if (why == EINTR) continue;
-            return why == EAGAIN ? FL_AGAIN : zmq_failed(err, "read from the coordinator");
-        }
-        bool more = zmq_msg_more(&frame);
-        if (link->n_frames > WIRE_PARTS_MAX) *too_many = true;
-        else if (!room_for_frame(link)) {
-            zmq_msg_close(&frame);
-            return fl_fail(err, FL_FULL, "worker: no memory for a message of the coordinator");
-        } else {
-            zmq_msg_init(&link->frames[link->n_frames]);
-            zmq_msg_move(&link->frames[link->n_frames++], &frame);
-        }
-        zmq_msg_close(&frame);
-        if (!more) return FL_OK;
-    }
-}
-
 fl_status coord_link_recv(coord_link *link, wire_msg *msg, fl_arena *arena, fl_err *err)
 {
-    bool too_many;
-    drop_frames(link);
-    fl_status st = read_frames(link, &too_many, err);
-    if (st != FL_OK) return st;
-    if (too_many) return fl_fail(err, FL_CORRUPT, "worker: the coordinator sent a message of more than %d parts", WIRE_PARTS_MAX);
-    for (uint32_t i = 1; i < link->n_frames; i++) link->parts[i - 1] = (fl_bytes){ zmq_msg_data(&link->frames[i]), zmq_msg_size(&link->frames[i]) };
-    return wire_decode(msg, zmq_msg_data(&link->frames[0]), zmq_msg_size(&link->frames[0]), link->parts, link->n_frames - 1, arena, err);
+    int n;
+    zmq_msg_close(&link->frame);
+    zmq_msg_init(&link->frame);
+    do n = zmq_msg_recv(&link->frame, link->socket, ZMQ_DONTWAIT); while (n < 0 && zmq_errno() == EINTR);
+    if (n < 0) return zmq_errno() == EAGAIN ? FL_AGAIN : zmq_failed(err, "read from the coordinator");
+    return wire_unpack(msg, zmq_msg_data(&link->frame), zmq_msg_size(&link->frame), arena, err);
 }

@@ -1,5 +1,5 @@
 /* crash_at.c - preloaded into a program: kills it at a chosen call (SIGKILL, as a crash would). The environment says where:
- *   CRASH_CALL    write, sync, rename, create; send_first and send_last (the first and the last frame of a message through ZeroMQ), send_engine (a worker to its engine), send_parent (an engine's message,
+ *   CRASH_CALL    write, sync, rename, create; send (a message through ZeroMQ), send_engine (a worker to its engine), send_parent (an engine's message,
  *                 of which the first part goes out)
  *   CRASH_FILE    part of the path that the call works on; none for the sends
  *   CRASH_COUNT   at the n-th such call, from 1
@@ -25,7 +25,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-int zmq_send(void *socket, const void *data, size_t n, int flags);
+int zmq_msg_send(void *msg, void *socket, int flags);
 
 static atomic_int n_calls;
 
@@ -152,12 +152,12 @@ int openat(int dir, const char *path, int flags, ...)
     return result;
 }
 
-/* Messages of a worker to its coordinator: header and part each are one call. */
-int zmq_send(void *socket, const void *data, size_t n, int flags)
+/* Messages of a worker to its coordinator. */
+int zmq_msg_send(void *msg, void *socket, int flags)
 {
-    int (*next)(void *, const void *, size_t, int) = (int (*)(void *, const void *, size_t, int))dlsym(RTLD_NEXT, "zmq_send");
-    bool reached = reach(flags & 2 ? "send_first" : "send_last", NULL);       /* 2: ZMQ_SNDMORE */
-    int result = next(socket, data, n, flags);
+    int (*next)(void *, void *, int) = (int (*)(void *, void *, int))dlsym(RTLD_NEXT, "zmq_msg_send");
+    bool reached = reach("send", NULL);
+    int result = next(msg, socket, flags);
     if (reached) usleep(20000);                          /* libzmq's own thread puts it on the wire */
     fall(reached);
     return result;

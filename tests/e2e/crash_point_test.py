@@ -40,13 +40,13 @@ RETRY = {
     "retry: before the journal names it": ("sync", "journal.db", "before"),
     "retry: after the journal names it": ("sync", "journal.db", "after"),
 }
-# name: process, call, which of them, microseconds between it and the end
+# name: process, call, before or after it, which of them, microseconds between it and the end
 WORKER = {
-    "after a grant": ("tokenfleet-work", "send_engine", (1, 2), 0),
-    "during prefill": ("tokenfleet-work", "send_engine", (2,), 60000),
-    "between the parts of a result": ("tokenfleet-work", "send_first", (1, 2, 40), 0),
-    "after a result is sent, before its answer": ("tokenfleet-work", "send_last", (3, 45), 0),
-    "the engine between pieces for its parent": ("tokenfleet-eng", "send_parent", (1, 20), 0),
+    "after a grant": ("tokenfleet-work", "send_engine", "after", (1, 2), 0),
+    "during prefill": ("tokenfleet-work", "send_engine", "after", (2,), 60000),
+    "before a result is sent": ("tokenfleet-work", "send", "before", (1, 2, 40), 0),
+    "after a result is sent, before its answer": ("tokenfleet-work", "send", "after", (3, 45), 0),
+    "the engine between pieces for its parent": ("tokenfleet-eng", "send_parent", "after", (1, 20), 0),
 }
 
 
@@ -206,10 +206,10 @@ def a_retry_at_every_point(folder):
 def the_worker_at_every_point(folder):
     job, reference = plain(folder)
     n = 0
-    for name, (comm, call, counts, delay_us) in WORKER.items():
+    for name, (comm, call, when, counts, delay_us) in WORKER.items():
         for count in counts:
             once = folder / "once"
-            whole(folder, job, reference, f"{name}, {count}", worker_env=crash(call, None, "after", count, comm=comm, delay_us=delay_us, once=once))
+            whole(folder, job, reference, f"{name}, {count}", worker_env=crash(call, None, when, count, comm=comm, delay_us=delay_us, once=once))
             check(once.exists(), f"{name}, {count}: nothing died")
             once.unlink()
             n += 1

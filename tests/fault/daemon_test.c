@@ -85,16 +85,15 @@ typedef struct {
 
 static void stub_send(stub *w, const wire_msg *msg)
 {
-    const uint8_t *header = NULL;
-    size_t n_bytes = 0;
     fl_err err;
     fl_arena arena;
+    wire_packing p;
+    zmq_msg_t frame;
     fl_arena_init(&arena, 4096, 0);
-    assert_int_equal(wire_encode(msg, &arena, &header, &n_bytes, &err), FL_OK);
-    assert_true(zmq_send(w->socket, header, n_bytes, msg->n_parts ? ZMQ_SNDMORE : 0) >= 0);
-    for (uint32_t i = 0; i < msg->n_parts; i++) {
-        assert_true(zmq_send(w->socket, msg->parts[i].data, msg->parts[i].bytes, i + 1 < msg->n_parts ? ZMQ_SNDMORE : 0) >= 0);
-    }
+    assert_int_equal(wire_pack_begin(&p, msg, &arena, &err), FL_OK);
+    assert_int_equal(zmq_msg_init_size(&frame, p.n_bytes), 0);
+    wire_pack(&p, msg, zmq_msg_data(&frame));
+    assert_true(zmq_msg_send(&frame, w->socket, 0) >= 0);
     fl_arena_fini(&arena);
 }
 
@@ -175,22 +174,16 @@ static void stub_take(stub *w, const wire_msg *msg)
 static void stub_read(stub *w)
 {
     for (;;) {
-        zmq_msg_t frames[64];
-        fl_bytes parts[64];
-        uint32_t n = 0;
-        for (int more = 1; more; n++) {
-            assert_true(n < 64);
-            zmq_msg_init(&frames[n]);
-            if (zmq_msg_recv(&frames[n], w->socket, ZMQ_DONTWAIT) < 0) return;
-            more = zmq_msg_more(&frames[n]);
-            parts[n] = (fl_bytes){ zmq_msg_data(&frames[n]), zmq_msg_size(&frames[n]) };
-        }
+        zmq_msg_t frame;
         wire_msg msg;
         fl_err err;
+        zmq_msg_init(&frame);
+        if (zmq_msg_recv(&frame, w->socket, ZMQ_DONTWAIT) < 0) return;
+        assert_false(zmq_msg_more(&frame));
         fl_arena_reset(&w->arena);
-        assert_int_equal(wire_decode(&msg, parts[0].data, parts[0].bytes, parts + 1, n - 1, &w->arena, &err), FL_OK);
+        assert_int_equal(wire_unpack(&msg, zmq_msg_data(&frame), zmq_msg_size(&frame), &w->arena, &err), FL_OK);
         stub_take(w, &msg);
-        for (uint32_t i = 0; i < n; i++) zmq_msg_close(&frames[i]);
+        zmq_msg_close(&frame);
     }
 }
 

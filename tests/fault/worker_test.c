@@ -22,15 +22,13 @@
 #define BEAT_MS 100
 #define WAIT_MS 30000                /* generous: sanitizer builds on a busy machine */
 #define JOB 77
-#define FRAMES_MAX 64
 
 typedef struct {
     void *context, *router;
     char folder[64], endpoint[128];
     pid_t pid;                       /* of the worker */
     zmq_msg_t peer; bool has_peer;   /* identity of the connection that spoke last */
-    zmq_msg_t frames[FRAMES_MAX]; int n_frames;
-    fl_bytes parts[FRAMES_MAX];
+    zmq_msg_t frame;                 /* the message that was read last */
     fl_arena arena;
     int64_t beat_at_ms;
     bool is_mute;                    /* the coordinator says nothing by itself */
@@ -72,14 +70,15 @@ static void close_router(fleet *f)
 static void say(fleet *f, const wire_msg *m)
 {
     fl_arena arena;
-    const uint8_t *header;
-    size_t n;
+    wire_packing p;
+    zmq_msg_t frame;
     fl_arena_init(&arena, 4096, 0);
     assert_true(f->has_peer);
-    assert_int_equal(wire_encode(m, &arena, &header, &n, NULL), FL_OK);
+    assert_int_equal(wire_pack_begin(&p, m, &arena, NULL), FL_OK);
+    assert_int_equal(zmq_msg_init_size(&frame, p.n_bytes), 0);
+    wire_pack(&p, m, zmq_msg_data(&frame));
     assert_true(zmq_send(f->router, zmq_msg_data(&f->peer), zmq_msg_size(&f->peer), ZMQ_SNDMORE) >= 0);
-    assert_true(zmq_send(f->router, header, n, m->n_parts ? ZMQ_SNDMORE : 0) >= 0);
-    for (uint32_t i = 0; i < m->n_parts; i++) assert_true(zmq_send(f->router, m->parts[i].data, m->parts[i].bytes, i + 1 < m->n_parts ? ZMQ_SNDMORE : 0) >= 0);
+    assert_true(zmq_msg_send(&frame, f->router, 0) >= 0);
     fl_arena_fini(&arena);
 }
 
@@ -92,21 +91,17 @@ static bool read_message(fleet *f, wire_msg *m, int64_t timeout_ms)
         f->beat_at_ms = now_ms() + BEAT_MS;
     }
     if (zmq_poll(&item, 1, timeout_ms < BEAT_MS ? timeout_ms : BEAT_MS) <= 0) return false;
-    for (int i = 0; i < f->n_frames; i++) zmq_msg_close(&f->frames[i]);
-    f->n_frames = 0;
-    do {
-        assert_true(f->n_frames < FRAMES_MAX);
-        zmq_msg_init(&f->frames[f->n_frames]);
-        assert_true(zmq_msg_recv(&f->frames[f->n_frames], f->router, 0) >= 0);
-    } while (zmq_msg_more(&f->frames[f->n_frames++]));
     if (f->has_peer) zmq_msg_close(&f->peer);
     zmq_msg_init(&f->peer);
-    zmq_msg_copy(&f->peer, &f->frames[0]);
+    assert_true(zmq_msg_recv(&f->peer, f->router, 0) >= 0);
     f->has_peer = true;
-    for (int i = 2; i < f->n_frames; i++) f->parts[i - 2] = (fl_bytes){ zmq_msg_data(&f->frames[i]), zmq_msg_size(&f->frames[i]) };
+    zmq_msg_close(&f->frame);
+    zmq_msg_init(&f->frame);
+    assert_true(zmq_msg_recv(&f->frame, f->router, 0) >= 0);
+    assert_false(zmq_msg_more(&f->frame));
     fl_arena_reset(&f->arena);
     fl_err err;
-    fl_status st = wire_decode(m, zmq_msg_data(&f->frames[1]), zmq_msg_size(&f->frames[1]), f->parts, (uint32_t)f->n_frames - 2, &f->arena, &err);
+    fl_status st = wire_unpack(m, zmq_msg_data(&f->frame), zmq_msg_size(&f->frame), &f->arena, &err);
     if (st != FL_OK) fail_msg("%s", err.text);
     if (m->type == WIRE_BEAT) {
         assert_true(m->beat.leases.n <= 16);
@@ -245,6 +240,7 @@ static void set_up(fleet *f, const char *const *more)
 {
     wire_msg m;
     *f = (fleet){ .context = zmq_ctx_new() };
+    zmq_msg_init(&f->frame);
     fl_arena_init(&f->arena, 65536, 0);
     strcpy(f->folder, "/tmp/worker-test-XXXXXX");
     assert_non_null(mkdtemp(f->folder));
@@ -268,7 +264,7 @@ static void tear_down(fleet *f)
         kill(f->pid, SIGKILL);
         waitpid(f->pid, NULL, 0);
     }
-    for (int i = 0; i < f->n_frames; i++) zmq_msg_close(&f->frames[i]);
+    zmq_msg_close(&f->frame);
     if (f->has_peer) zmq_msg_close(&f->peer);
     if (f->router) close_router(f);
     zmq_ctx_term(f->context);

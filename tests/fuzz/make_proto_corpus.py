@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the seeds of the fuzz targets wire, frame, token_block, result and detok into corpus/NAME/ beside this script.
+"""Write the seeds of the fuzz targets wire, packed, frame, token_block, result and detok into corpus/NAME/ beside this script.
 
 Needs nothing but Python: msgpack and LZ4 are spelled out in their simplest form, and checksums are left zero because
 the fuzz targets make them right before they decode."""
@@ -73,15 +73,25 @@ def detok(tokens_of):
     return b"TDT1" + struct.pack("<HHIIQ", 1, 0, len(tokens_of), len(raw), 0) + lz4_literals(raw)
 
 
-HELLO = {0: 1, 1: 1, 3: 0xF00DF00DF00DF00D, 4: "0.1.0", 5: "demo", 6: "ab" * 32, 7: "cpu-avx2/1/bf16/f32", 8: 512, 9: 2048, 10: 65536, 11: 1 << 20,
+HELLO = {0: 2, 1: 1, 3: 0xF00DF00DF00DF00D, 4: "0.1.0", 5: "demo", 6: "ab" * 32, 7: "cpu-avx2/1/bf16/f32", 8: 512, 9: 2048, 10: 65536, 11: 1 << 20,
          12: [1, 2, 300], 13: "host, pid 7, cpu", 14: 1}
-GRANT = {0: 1, 1: 5, 2: 3, 3: 77, 4: 12, 5: 60000, 6: [0, 1, 70000], 7: [0, 0, 1], 8: [1, 4, 2], 9: [1, 2, 70001], 10: [0, 1, 0]}
-ANSWER = {0: 1, 1: 10, 3: [1] * 20, 4: [2] * 20, 5: list(range(20)), 6: [0] * 19 + [0xFFFFFFFF], 7: [1] * 20}
-REPLY = {0: 1, 1: 15, 2: 1, 3: 5, 4: 6, 5: '{"error": "no such job"}', 40: {1: [2, "later"]}}
+GRANT = {0: 2, 1: 5, 2: 3, 3: 77, 4: 12, 5: 60000, 6: [0, 1, 70000], 7: [0, 0, 1], 8: [1, 4, 2], 9: [1, 2, 70001], 10: [0, 1, 0]}
+ANSWER = {0: 2, 1: 10, 3: [1] * 20, 4: [2] * 20, 5: list(range(20)), 6: [0] * 19 + [0xFFFFFFFF], 7: [1] * 20}
+REPLY = {0: 2, 1: 15, 2: 1, 3: 5, 4: 6, 5: '{"error": "no such job"}', 40: {1: [2, "later"]}}
+
+
+
+def packed(header, *parts):
+    """One frame a message: the header, the size of each part, the parts."""
+    return pack(header) + b"".join(struct.pack("<I", len(part)) for part in parts) + b"".join(parts)
+
 
 SEEDS = {
+    "packed": {"hello": packed(HELLO), "grant": packed(GRANT, b'{"prompt":"a"}', b"", b'{"prompt":[1,2]}'), "answer": packed(ANSWER), "reply": packed(REPLY, b"line\n" * 9),
+               "result": packed({0: 2, 1: 7, 2: 1, 3: 9, 4: 8, 5: 7, 6: 3, 8: 1, 9: 40}, b"body"), "cut": packed({0: 2, 1: 7, 2: 1, 8: 1}, b"body")[:-1],
+               "longer": packed({0: 2, 1: 12}) + b"x"},
     "wire": {"hello": b"\x00" + pack(HELLO), "grant": b"\x03" + pack(GRANT), "answer": b"\x00" + pack(ANSWER), "reply": b"\x01" + pack(REPLY),
-             "stop": b"\x00" + pack({0: 1, 1: 12}), "result": b"\x01" + pack({0: 1, 1: 7, 2: 1, 3: 9, 4: 8, 5: 7, 6: 3, 8: 1, 9: 40})},
+             "stop": b"\x00" + pack({0: 2, 1: 12}), "result": b"\x01" + pack({0: 2, 1: 7, 2: 1, 3: 9, 4: 8, 5: 7, 6: 3, 8: 1, 9: 40})},
     "frame": {"one": b"\x01" + frame(1, b"payload"), "three": b"\x01" + frame(1, b"") + frame(2, b"x" * 40) + frame(65535, b"end"),
               "cut": b"\x01" + frame(1, b"payload")[:-3], "unsummed": b"\x00" + frame(3, b"payload")},
     "token_block": {"ids": b"\x01" + tokens([0, 5, 127, 128, 20000, 248319, 2**31 - 1]), "none": b"\x01" + tokens([]),

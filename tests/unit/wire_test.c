@@ -87,7 +87,7 @@ static void zero_and_empty_fields_take_no_bytes(void **state)
     size_t n;
     assert_int_equal(wire_encode(&stop, arena, &header, &n, NULL), FL_OK);
     assert_int_equal(n, 5);
-    assert_memory_equal(header, "\x82\x00\x01\x01\x0c", 5);
+    assert_memory_equal(header, "\x82\x00\x02\x01\x0c", 5);
     assert_int_equal(wire_decode(&got, header, n, NULL, 0, arena, NULL), FL_OK);
     assert_int_equal(got.type, WIRE_STOP);
     assert_int_equal(got.stop.drain, 0);
@@ -167,21 +167,21 @@ static void hostile_counts_are_refused_before_anything_is_allocated(void **state
     fl_arena *arena = *state;
     fl_err err;
     assert_int_equal(DECODE(arena, "\xdf\xff\xff\xff\xff", &err), FL_CORRUPT);                                 /* map of 2^32-1 */
-    assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x06\x08\xdd\xff\xff\xff\xff", &err), FL_CORRUPT);         /* list of 2^32-1 */
-    assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x06\x08\xdd\x00\x01\x00\x00\x01", &err), FL_CORRUPT);     /* 65,536, one there */
-    assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x01\x04\xdb\xff\xff\xff\xff""abc", &err), FL_CORRUPT);    /* str of 2^32-1 */
-    assert_int_equal(DECODE(arena, "\x84\x00\x01\x01\x01\x02\xcd\x90\x01\x04\xa1""a", &err), FL_CORRUPT);      /* 36,865 parts */
+    assert_int_equal(DECODE(arena, "\x83\x00\x02\x01\x06\x08\xdd\xff\xff\xff\xff", &err), FL_CORRUPT);         /* list of 2^32-1 */
+    assert_int_equal(DECODE(arena, "\x83\x00\x02\x01\x06\x08\xdd\x00\x01\x00\x00\x01", &err), FL_CORRUPT);     /* 65,536, one there */
+    assert_int_equal(DECODE(arena, "\x83\x00\x02\x01\x01\x04\xdb\xff\xff\xff\xff""abc", &err), FL_CORRUPT);    /* str of 2^32-1 */
+    assert_int_equal(DECODE(arena, "\x84\x00\x02\x01\x01\x02\xcd\x90\x01\x04\xa1""a", &err), FL_CORRUPT);      /* 36,865 parts */
     assert_non_null(strstr(err.text, "parts"));
     char deep[40];
     memset(deep, 0x91, sizeof deep);
-    memcpy(deep, "\x83\x00\x01\x01\x0c\x30", 6);
+    memcpy(deep, "\x83\x00\x02\x01\x0c\x30", 6);
     deep[39] = 0;
     assert_int_equal(decode_text(arena, deep, sizeof deep, &err), FL_CORRUPT);
     assert_non_null(strstr(err.text, "nested"));
 
     size_t n = 6 + 5 + (1 << 19);                        /* an unknown key with half a million entries: too many for msgpack-c */
     char *many = calloc(1, n);
-    memcpy(many, "\x83\x00\x01\x01\x0c\x30\xdd\x00\x08\x00\x00", 11);
+    memcpy(many, "\x83\x00\x02\x01\x0c\x30\xdd\x00\x08\x00\x00", 11);
     assert_int_equal(decode_text(arena, many, n, &err), FL_CORRUPT);
     assert_non_null(strstr(err.text, "more than"));
     free(many);
@@ -192,22 +192,22 @@ static void foreign_headers_are_refused_with_a_reason(void **state)
 {
     fl_arena *arena = *state;
     fl_err err;
-    assert_int_equal(DECODE(arena, "\x82\x00\x02\x01\x0c", &err), FL_CORRUPT);
-    assert_non_null(strstr(err.text, "version 2"));
+    assert_int_equal(DECODE(arena, "\x82\x00\x01\x01\x0c", &err), FL_CORRUPT);
+    assert_non_null(strstr(err.text, "version 1"));
     assert_int_equal(DECODE(arena, "\x81\x01\x0c", &err), FL_CORRUPT);
     assert_non_null(strstr(err.text, "version"));
-    assert_int_equal(DECODE(arena, "\x82\x00\x01\x01\x10", &err), FL_CORRUPT);
+    assert_int_equal(DECODE(arena, "\x82\x00\x02\x01\x10", &err), FL_CORRUPT);
     assert_non_null(strstr(err.text, "not a message type"));
     assert_int_equal(DECODE(arena, "\x92\x00\x01", &err), FL_CORRUPT);                                         /* no map */
-    assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x0c\xa1""3\x01", &err), FL_CORRUPT);                      /* key is a str */
-    assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x0c\x03\xa1""1", &err), FL_CORRUPT);                      /* drain is a str */
+    assert_int_equal(DECODE(arena, "\x83\x00\x02\x01\x0c\xa1""3\x01", &err), FL_CORRUPT);                      /* key is a str */
+    assert_int_equal(DECODE(arena, "\x83\x00\x02\x01\x0c\x03\xa1""1", &err), FL_CORRUPT);                      /* drain is a str */
     assert_non_null(strstr(err.text, "STOP.drain is of the wrong type"));
-    assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x0c\x03\xff", &err), FL_CORRUPT);                         /* drain is -1 */
-    assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x0c\x03\x02", &err), FL_CORRUPT);                         /* drain is 2 */
+    assert_int_equal(DECODE(arena, "\x83\x00\x02\x01\x0c\x03\xff", &err), FL_CORRUPT);                         /* drain is -1 */
+    assert_int_equal(DECODE(arena, "\x83\x00\x02\x01\x0c\x03\x02", &err), FL_CORRUPT);                         /* drain is 2 */
     assert_non_null(strstr(err.text, "above its bound of 1"));
-    assert_int_equal(DECODE(arena, "\x84\x00\x01\x01\x0c\x03\x01\x03\x01", &err), FL_CORRUPT);                 /* drain twice */
+    assert_int_equal(DECODE(arena, "\x84\x00\x02\x01\x0c\x03\x01\x03\x01", &err), FL_CORRUPT);                 /* drain twice */
     assert_non_null(strstr(err.text, "twice"));
-    assert_int_equal(DECODE(arena, "\x83\x00\x01\x01\x06\x08\x92\x01\xa0", &err), FL_CORRUPT);                 /* a str in a list */
+    assert_int_equal(DECODE(arena, "\x83\x00\x02\x01\x06\x08\x92\x01\xa0", &err), FL_CORRUPT);                 /* a str in a list */
     assert_int_equal(DECODE(arena, "\xc1", &err), FL_CORRUPT);
 }
 
@@ -216,7 +216,7 @@ static void unknown_keys_are_skipped(void **state)
     fl_arena *arena = *state;
     wire_msg got;
     const char bytes[] = "\x86\x30\x82\xa1""k\xc0\x05\x91\x92\x01\xcb""12345678"
-                         "\xcf\xff\xff\xff\xff\xff\xff\xff\xff\xc3\xcd\x01\x03\xc7\x02\x01""xy\x03\x01\x01\x0c\x00\x01";
+                         "\xcf\xff\xff\xff\xff\xff\xff\xff\xff\xc3\xcd\x01\x03\xc7\x02\x01""xy\x03\x01\x01\x0c\x00\x02";
     assert_int_equal(wire_decode(&got, (const uint8_t *)bytes, sizeof bytes - 1, NULL, 0, arena, NULL), FL_OK);
     assert_int_equal(got.type, WIRE_STOP);
     assert_int_equal(got.stop.drain, 1);
@@ -473,11 +473,123 @@ static void a_long_line_travels_in_several_parts(void **state)
     free(bytes);
 }
 
+/* A packed message in memory of exactly its size, so that the address sanitizer sees a read past the end. */
+static uint8_t *packed(const wire_msg *msg, fl_arena *arena, size_t *n_bytes)
+{
+    wire_packing p;
+    fl_err err;
+    if (wire_pack_begin(&p, msg, arena, &err) != FL_OK) fail_msg("%s", err.text);
+    uint8_t *out = malloc(p.n_bytes);
+    assert_non_null(out);
+    wire_pack(&p, msg, out);
+    *n_bytes = p.n_bytes;
+    return out;
+}
+
+static void a_packed_message_comes_back_as_one_frame(void **state)
+{
+    fl_arena *arena = *state;
+    wire_msg sent = a_grant(), stop = { .type = WIRE_STOP }, got;
+    size_t n, sum = 0;
+    uint8_t *frame = packed(&sent, arena, &n);
+    assert_int_equal(wire_unpack(&got, frame, n, arena, NULL), FL_OK);
+    assert_grants_equal(&sent, &got);
+    for (uint32_t i = 0; i < sent.n_parts; i++) sum += 4 + sent.parts[i].bytes;
+    assert_true(got.n_parts == sent.n_parts && got.parts[0].data > (void *)frame && n > sum);
+    free(frame);
+    frame = packed(&stop, arena, &n);
+    assert_int_equal(n, 5);
+    assert_int_equal(wire_unpack(&got, frame, n, arena, NULL), FL_OK);
+    assert_int_equal(got.type, WIRE_STOP);
+    assert_int_equal(got.n_parts, 0);
+    free(frame);
+}
+
+static void every_truncation_and_lengthening_of_a_packed_message_is_refused(void **state)
+{
+    fl_arena *arena = *state;
+    wire_msg sent = a_grant(), got;
+    fl_err err;
+    size_t n;
+    uint8_t *frame = packed(&sent, arena, &n);
+    for (size_t cut = 0; cut < n; cut++) {
+        uint8_t *exact = malloc(cut + 1);
+        memcpy(exact + 1, frame, cut);
+        assert_int_equal(wire_unpack(&got, exact + 1, cut, arena, &err), FL_CORRUPT);
+        assert_int_equal(got.type, 0);
+        free(exact);
+    }
+    uint8_t *longer = calloc(1, n + 1);
+    memcpy(longer, frame, n);
+    assert_int_equal(wire_unpack(&got, longer, n + 1, arena, &err), FL_CORRUPT);
+    assert_non_null(strstr(err.text, "1 bytes after the end of a GRANT"));
+    free(longer);
+    free(frame);
+}
+
+static void sizes_of_parts_that_are_not_there_are_refused(void **state)
+{
+    fl_arena *arena = *state;
+    static const uint8_t body[100];
+    fl_bytes part = { body, sizeof body };
+    wire_msg sent = { .type = WIRE_RESULT, .n_parts = 1, .parts = &part, .result = { .job = 1, .lease = 2, .n_pieces = 1 } }, got;
+    static const uint32_t sizes[] = { 0, 99, 101, FL_FRAME_PAYLOAD_MAX + 1, UINT32_MAX };
+    size_t n;
+    uint8_t *frame = packed(&sent, arena, &n);
+    assert_int_equal(wire_unpack(&got, frame, n, arena, NULL), FL_OK);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        fl_put_u32(frame + n - sizeof body - 4, sizes[i]);
+        assert_int_equal(wire_unpack(&got, frame, n, arena, NULL), FL_CORRUPT);
+    }
+    free(frame);
+    static const char many[] = "\x83\x00\x02\x01\x05\x02\xcd\x90\x00";    /* a GRANT that announces 36,864 parts and ends */
+    fl_err err;
+    assert_int_equal(wire_unpack(&got, (const uint8_t *)many, sizeof many - 1, arena, &err), FL_CORRUPT);
+    assert_non_null(strstr(err.text, "announces 36864 parts and has 0 bytes"));
+}
+
+/* A release before sent the header as a frame of its own: it must hear that its version is another one. */
+static void a_peer_of_the_version_before_is_told_so(void **state)
+{
+    wire_msg got;
+    fl_err err;
+    assert_int_equal(wire_unpack(&got, (const uint8_t *)"\x84\x00\x01\x01\x07\x02\x01\x08\x01", 9, *state, &err), FL_CORRUPT);
+    assert_non_null(strstr(err.text, "the peer speaks version 1 of the protocol, this program version 2"));
+}
+
+static void a_message_of_more_bytes_than_a_frame_of_ours_is_refused(void **state)
+{
+    enum { N = 9 };
+    uint64_t numbers[N];
+    fl_bytes parts[2 * N], *end = parts;
+    uint8_t *bytes = calloc(1, FL_FRAME_PAYLOAD_MAX);
+    for (uint32_t i = 0; i < N; end += wire_line_parts(FL_FRAME_PAYLOAD_MAX)) {
+        numbers[i++] = 1;
+        wire_line_cut((fl_bytes){ bytes, FL_FRAME_PAYLOAD_MAX }, end);
+    }
+    wire_list list = { numbers, N };
+    wire_msg msg = { .type = WIRE_GRANT, .n_parts = (uint32_t)(end - parts), .parts = parts, .grant = { .job = 1, .lease = 1, .rows = list, .sample_lo = list, .sample_hi = list, .lines = list, .renamed = list } };
+    wire_packing p;
+    fl_err err;
+    assert_int_equal(wire_pack_begin(&p, &msg, *state, &err), FL_INVALID);
+    assert_non_null(strstr(err.text, "is more than the"));
+    list.n = N - 1;                                      /* 64 MB of lines fit */
+    msg.grant = (wire_grant){ .job = 1, .lease = 1, .rows = list, .sample_lo = list, .sample_hi = list, .lines = list, .renamed = list };
+    msg.n_parts = 2 * (N - 1);
+    assert_int_equal(wire_pack_begin(&p, &msg, *state, &err), FL_OK);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_message_comes_back_as_it_was_sent, open_arena, close_arena),
         cmocka_unit_test_setup_teardown(zero_and_empty_fields_take_no_bytes, open_arena, close_arena),
+        cmocka_unit_test_setup_teardown(a_packed_message_comes_back_as_one_frame, open_arena, close_arena),
+        cmocka_unit_test_setup_teardown(every_truncation_and_lengthening_of_a_packed_message_is_refused, open_arena, close_arena),
+        cmocka_unit_test_setup_teardown(sizes_of_parts_that_are_not_there_are_refused, open_arena, close_arena),
+        cmocka_unit_test_setup_teardown(a_peer_of_the_version_before_is_told_so, open_arena, close_arena),
+        cmocka_unit_test_setup_teardown(a_message_of_more_bytes_than_a_frame_of_ours_is_refused, open_arena, close_arena),
         cmocka_unit_test_setup_teardown(every_type_has_a_name_and_survives_a_round_trip, open_arena, close_arena),
         cmocka_unit_test_setup_teardown(every_truncation_of_a_header_is_refused, open_arena, close_arena),
         cmocka_unit_test_setup_teardown(flipped_bytes_never_break_the_decoder, open_arena, close_arena),
