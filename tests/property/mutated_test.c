@@ -34,6 +34,7 @@ static const struct { const char *name; size_t fixed, per_byte; const char *why;
     { "job_row", 64 << 10, 40, "four bytes an id, and 16 bytes a key" },
     { "ledger", 5 << 20, 8, "a segment as it is, the state of 8 rows, a window of 1 MB to read and 2 MB of blocks to look up (ledger_lookup.h)" },
     { "model_config", 64 << 10, 400, "jansson's tree, and 4 bytes a layer of at most 4,096" },
+    { "packed", 64 << 10, 100, "as wire, and 16 bytes a part, each of which takes four in the message" },
     { "result", 64 << 10, 4000, "LZ4 makes at most 255 bytes of one, and each of those an id of 4 bytes, twice for the comparison" },
     { "rows_idx", 128 << 10, 4, "a copy, and a page of lines" },
     { "safetensors", 64 << 10, 400, "jansson's tree, and a tensor of 150 bytes" },
