@@ -303,7 +303,9 @@ template <typename T> static fl_status install_all(ops_cuda *o, fl_err *err)
 {
     o->table.act_bytes = sizeof(T);
     o->table.act_type = sizeof(T) == 4 ? DTYPE_F32 : o->sm >= 80 ? DTYPE_BF16 : DTYPE_F16;
-    fl_status st = attention_install<T>(o, err);
+    fl_status st = rows_install<T>(o, err);
+    if (st == FL_OK) st = norm_install<T>(o, err);
+    if (st == FL_OK) st = attention_install<T>(o, err);
     if (st == FL_OK) st = delta_install<T>(o, err);
     if (st == FL_OK) st = linear_install<T>(o, err);
     if (st == FL_OK) st = moe_install<T>(o, err);
