@@ -31,6 +31,7 @@ typedef struct {
     case_way way;
     bool specials;                       /* strew NaN, infinities, huge and subnormal values over the inputs */
     bool large;                          /* sizes at which threads take part */
+    dtype rounds;                        /* all values are ones that this type can hold (DTYPE_F32: any) */
     char *buffers[CASE_BUFFERS]; size_t buffer_bytes[CASE_BUFFERS]; int32_t n_buffers;
     double *out; size_t n_out;           /* owned by the caller of case_run */
     double tolerance;                    /* against the reference, relative to max(1, |want|) */
@@ -45,12 +46,23 @@ static uint64_t case_bits(op_case *c)
 }
 static int32_t case_in(op_case *c, int32_t lo, int32_t hi) { return lo + (int32_t)(case_bits(c) % (uint64_t)(hi - lo + 1)); }
 
+static float case_round(float f, dtype type)
+{
+    uint32_t u;
+    if (type == DTYPE_F16) return (float)(_Float16)f;
+    if (type != DTYPE_BF16) return f;
+    memcpy(&u, &f, 4);
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
 static float case_float(op_case *c, float reach)
 {
     static const float odd[] = { INFINITY, -INFINITY, NAN, 3e38f, -1e30f, 1e-40f, -1e-44f, 0.0f, -0.0f };
     uint64_t u = case_bits(c);
     if (c->specials && u % 67 == 0) return odd[(u >> 32) % (sizeof odd / sizeof *odd)];
-    return ((float)(u >> 40) * 0x1p-23f - 1.0f) * reach;
+    return case_round(((float)(u >> 40) * 0x1p-23f - 1.0f) * reach, c->rounds);
 }
 
 /* `bytes` of memory between guards, all of it the guard's NaN. */
@@ -231,7 +243,7 @@ static void case_rms_norm(ops *o, op_case *c)
     weight w = case_weight(c, 1, dim, 1.0f);
     float *x = case_floats(c, (size_t)n_all, 3.0f), *y = in_place ? x : case_blank(c, (size_t)n_all);
     if (c->way == REFERENCE) { ref_rms_norm(case_out(c, (size_t)n_all), x, &w, (double)w_add, (double)1e-6f, n_rows, dim); return; }
-    EACH_CALL(c, n_rows, r, n) o->rms_norm(o, y + r * dim, x + r * dim, &w, w_add, 1e-6f, n, dim);
+    EACH_CALL(c, n_rows, r, n) (in_place ? o->act_rms_norm : o->rms_norm)(o, y + r * dim, x + r * dim, &w, w_add, 1e-6f, n, dim);
     case_give(c, y, (size_t)n_all);
 }
 
@@ -615,13 +627,18 @@ static const case_kind case_kinds[] = {
 };
 enum { CASE_KINDS = sizeof case_kinds / sizeof *case_kinds, QUANT_KINDS = 3 };            /* the last ones */
 
-/* The caller frees the result's `out`. */
-static op_case case_run(ops *o, const case_kind *kind, uint64_t seed, case_way way, bool specials, bool large)
+/* A case of values that `rounds` can hold. The caller frees the result's `out`. */
+static op_case case_run_rounded(ops *o, const case_kind *kind, uint64_t seed, case_way way, bool specials, bool large, dtype rounds)
 {
-    op_case c = { .random = seed, .way = way, .specials = specials, .large = large, .tolerance = 3e-5 };
+    op_case c = { .random = seed, .way = way, .specials = specials, .large = large, .rounds = rounds, .tolerance = 3e-5 };
     kind->run(o, &c);
     case_end(&c);
     return c;
+}
+
+static op_case case_run(ops *o, const case_kind *kind, uint64_t seed, case_way way, bool specials, bool large)
+{
+    return case_run_rounded(o, kind, seed, way, specials, large, DTYPE_F32);
 }
 
 /* --- the forms of the CPU kernels that run here --- */

@@ -1,0 +1,42 @@
+/* ops_shadow_test.c - tests/gpu/ops_shadow.h, over which GPU tests run, gives what the table below it gives: here the CPU's, bit for bit. */
+#include "tests/unit/ops_cases.h"
+#include "tests/gpu/ops_shadow.h"
+
+static void every_operation_is_the_inner_ones(void **state)
+{
+    (void)state;
+    case_forms f = case_forms_open(1);
+    ops *o = f.forms[f.n - 1], *shadow = shadow_open(o, DTYPE_F32, false);
+    for (int32_t k = 0; k < CASE_KINDS; k++)
+        for (uint64_t seed = 1; seed <= 40; seed++) {
+            const case_way way = seed % 3 == 0 ? SPLIT : WHOLE;
+            op_case want = case_run(o, &case_kinds[k], seed, way, seed % 2, seed % 8 == 0), got = case_run(shadow, &case_kinds[k], seed, way, seed % 2, seed % 8 == 0);
+            assert_int_equal(got.n_out, want.n_out);
+            for (size_t i = 0; i < want.n_out; i++)
+                if (!(got.out[i] == want.out[i] || (isnan(got.out[i]) && isnan(want.out[i]))))
+                    fail_msg("%s, seed %llu: value %zu of %zu is %.9g, not %.9g", case_kinds[k].name, (unsigned long long)seed, i, want.n_out, got.out[i], want.out[i]);
+            free(want.out);
+            free(got.out);
+        }
+    shadow->close(shadow);
+    case_forms_close(&f);
+}
+
+static void sixteen_bit_values_go_and_come_unchanged(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits < 0x10000; bits++)
+        for (dtype type = DTYPE_BF16; type <= DTYPE_F16; type++) {
+            const float f = shadow_widen((uint16_t)bits, type);
+            if (f == f) assert_int_equal(shadow_narrow(f, type), bits);
+            else assert_true(shadow_widen(shadow_narrow(f, type), type) != f);
+        }
+    assert_int_equal(shadow_narrow(1.00390625f, DTYPE_BF16), 0x3f80);        /* half an ulp above 1: to even */
+    assert_int_equal(shadow_narrow(1.01171875f, DTYPE_BF16), 0x3f82);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(every_operation_is_the_inner_ones), cmocka_unit_test(sixteen_bit_values_go_and_come_unchanged) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
