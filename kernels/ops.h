@@ -104,9 +104,9 @@ struct ops {
     /* Waits for all calls so far. FL_GPU, naming the kernel, when one failed: then the device cannot be used by this process any more. */
     fl_status (*finish)(ops *o, fl_err *err);
 
-    /* Room for products with quantized weights of at most n_cols columns, reserve_bytes of it: once, before the first of them. FL_FULL without memory. */
-    fl_status (*reserve)(ops *o, int32_t n_cols, fl_err *err);
-    size_t (*reserve_bytes)(const ops *o, int32_t n_cols);
+    /* Room for products with quantized weights of at most n_cols columns, quant_room_bytes of it: once, before the first of them. FL_FULL without memory. */
+    fl_status (*quant_room)(ops *o, int32_t n_cols, fl_err *err);
+    size_t (*quant_room_bytes)(const ops *o, int32_t n_cols);
 
     /* The batch that the calls up to the next begin() are about; its arrays are borrowed until then. */
     void (*begin)(ops *o, const ops_batch *b);

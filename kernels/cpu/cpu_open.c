@@ -148,14 +148,14 @@ static fl_status cpu_reserve(ops *o, const ops_limits *limits, fl_err *err) { (v
 static fl_status cpu_finish(ops *o, fl_err *err) { (void)o; (void)err; return FL_OK; }
 static void cpu_begin(ops *o, const ops_batch *b) { (void)o; (void)b; }
 
-static size_t cpu_reserve_bytes(const ops *o, int32_t n_cols) { (void)o; return ROOM_ROWS * (size_t)((n_cols + 31) / 32) * sizeof(act_block); }
-static fl_status cpu_reserve(ops *o, int32_t n_cols, fl_err *err)
+static size_t cpu_quant_room_bytes(const ops *o, int32_t n_cols) { (void)o; return ROOM_ROWS * (size_t)((n_cols + 31) / 32) * sizeof(act_block); }
+static fl_status cpu_quant_room(ops *o, int32_t n_cols, fl_err *err)
 {
     ops_cpu *c = (ops_cpu *)o;
     void *room = NULL;
-    fl_status st = cpu_take(o, &room, cpu_reserve_bytes(o, n_cols), "the activations of products with quantized weights", err);
+    fl_status st = cpu_take(o, &room, cpu_quant_room_bytes(o, n_cols), "the activations of products with quantized weights", err);
     if (st != FL_OK) return st;
-    cpu_give(o, c->room, cpu_reserve_bytes(o, c->room_cols));
+    cpu_give(o, c->room, cpu_quant_room_bytes(o, c->room_cols));
     c->room = room;
     c->room_cols = n_cols;
     return FL_OK;
@@ -164,7 +164,7 @@ static fl_status cpu_reserve(ops *o, int32_t n_cols, fl_err *err)
 static void cpu_close(ops *o)
 {
     ops_cpu *c = (ops_cpu *)o;
-    cpu_give(o, c->room, cpu_reserve_bytes(o, c->room_cols));
+    cpu_give(o, c->room, cpu_quant_room_bytes(o, c->room_cols));
     cpu_pool_close(c->pool);
     free(c);
 }
@@ -201,8 +201,8 @@ fl_status ops_cpu_open(ops **out, int32_t n_threads, fl_err *err)
     c->table.reserve = cpu_reserve;
     c->table.finish = cpu_finish;
     c->table.begin = cpu_begin;
-    c->table.reserve = cpu_reserve;
-    c->table.reserve_bytes = cpu_reserve_bytes;
+    c->table.quant_room = cpu_quant_room;
+    c->table.quant_room_bytes = cpu_quant_room_bytes;
     c->table.close = cpu_close;
     *out = &c->table;
     return FL_OK;

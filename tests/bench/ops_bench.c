@@ -54,7 +54,7 @@ int main(int argc, char **argv)
     int32_t n_threads = argc > 1 ? atoi(argv[1]) : 1;
     ops *o = NULL;
     fl_err err;
-    if (ops_cpu_open(&o, n_threads, &err) != FL_OK || o->reserve(o, 4096, &err) != FL_OK) { fprintf(stderr, "ops_bench: %s\n", err.text); return 3; }
+    if (ops_cpu_open(&o, n_threads, &err) != FL_OK || o->quant_room(o, 4096, &err) != FL_OK) { fprintf(stderr, "ops_bench: %s\n", err.text); return 3; }
     char *set = must(malloc(SET_BYTES));
     for (size_t i = 0; i < SET_BYTES; i += 2) { uint16_t h = (uint16_t)(0x3c00 + (i * 2654435761u >> 8 & 0xff)); memcpy(set + i, &h, 2); }
     float *x = must(malloc(ROWS_MAX * 4096 * sizeof *x)), *y = must(malloc(ROWS_MAX * 4096 * sizeof *y));

@@ -656,7 +656,7 @@ static case_forms case_forms_open(int32_t n_threads)
         setenv("TOKENFLEET_KERNELS", names[i], 1);
         if (ops_cpu_open(&f.forms[f.n], n_threads, &err) == FL_OK) {
             ops *o = f.forms[f.n++];
-            assert_int_equal(o->reserve(o, CASE_QUANT_COLS, &err), FL_OK);
+            assert_int_equal(o->quant_room(o, CASE_QUANT_COLS, &err), FL_OK);
         }
         else if (!was_said) print_message("[ NOTE     ] %s\n", err.text);
     }
