@@ -636,7 +636,7 @@ static op_case case_run_rounded(ops *o, const case_kind *kind, uint64_t seed, ca
     return c;
 }
 
-static op_case case_run(ops *o, const case_kind *kind, uint64_t seed, case_way way, bool specials, bool large)
+__attribute__((unused)) static op_case case_run(ops *o, const case_kind *kind, uint64_t seed, case_way way, bool specials, bool large)
 {
     return case_run_rounded(o, kind, seed, way, specials, large, DTYPE_F32);
 }
@@ -646,7 +646,7 @@ static op_case case_run(ops *o, const case_kind *kind, uint64_t seed, case_way w
 #define CASE_FORMS 5
 #define CASE_QUANT_COLS 3000
 typedef struct { ops *forms[CASE_FORMS]; int32_t n; } case_forms;
-static case_forms case_forms_open(int32_t n_threads)
+__attribute__((unused)) static case_forms case_forms_open(int32_t n_threads)
 {
     static const char *const names[CASE_FORMS] = { "scalar", "avx2", "avxvnni", "avx512", "avx512vnni" };
     static bool was_said = false;
@@ -665,7 +665,7 @@ static case_forms case_forms_open(int32_t n_threads)
     assert_true(f.n > 0);
     return f;
 }
-static void case_forms_close(case_forms *f)
+__attribute__((unused)) static void case_forms_close(case_forms *f)
 {
     for (int32_t i = 0; i < f->n; i++) f->forms[i]->close(f->forms[i]);
 }
