@@ -34,7 +34,7 @@ static const case_kind more_kinds[] = { { "act_add", case_act_add }, { "linear_f
 typedef struct { const char *name; double tolerance; } rule;
 static const rule rules_16[] = {
     { "embed", 1e-6 }, { "gather", 0 }, { "add", 1e-6 }, { "linear_f32", 3e-5 }, { "soft_cap", 3e-5 }, { "log_sum_exp", 3e-5 }, { "moe_route", 3e-5 }, { "moe_route_sigmoid", 3e-5 }, { "kv_write", 0 },
-    { "attention", 1.2e-2 }, { "moe_experts", 2e-2 }, { "gated_delta", 2e-2 },
+    { "attention", 1.2e-2 }, { "moe_experts", 8e-2 }, { "gated_delta", 2e-2 },         /* hidden values of an expert reach 25 here and nearly cancel */
 };
 static double tolerance_of(const char *name, dtype type, double of_case)
 {
