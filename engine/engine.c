@@ -22,7 +22,7 @@ typedef struct { request *r; sequence *seq; int32_t position; bool is_prefill; }
 
 struct engine {
     engine_info info;
-    char *name, numerics[64], fingerprint[FINGERPRINT_BYTES];    /* name owned */
+    char *name, numerics[256], fingerprint[FINGERPRINT_BYTES];   /* name owned */
     ops *o;                              /* owned, as all below */
     model *m;
     kv_cache *kv;
@@ -41,9 +41,10 @@ struct engine {
     /* of one step: [plan.n_rows], [plan.batch_max], [plan.n_logit_rows] */
     int32_t *ids, *positions, *seq_of_row, *logit_rows;
     int32_t *row_begin, *slots; bool *is_prefill;
-    int32_t *tables; size_t tables_capacity;
+    int32_t *tables, seq_blocks;         /* [plan.batch_max, seq_blocks] */
     logit_row *rows;
-    act *hidden; float *logits, *lse;
+    act *hidden; float *logits, *lse;    /* of the device; lse lies behind the logits */
+    float *host_logits;                  /* what the sampler reads: on the host the same memory, else a pinned copy */
 };
 
 /* ---- open ---- */
@@ -65,20 +66,27 @@ static fl_status open_pools(engine *e, fl_err *err)
 {
     const model_config *c = model_describe(e->m);
     const cache_needs needs = model_config_caches(c);
-    fl_status st = kv_cache_open(&e->kv, needs.kv_layers, c->n_kv_heads, c->head_dim, e->plan.kv_blocks, err);
-    if (st == FL_OK) st = state_pool_open(&e->states, needs.state_layers, needs.delta_floats, needs.conv_floats, e->plan.batch_max, err);
-    if (st == FL_OK) st = scheduler_open(&e->scheduler, e->kv, e->states, e->plan.batch_max, e->plan.prefill_budget, err);
+    fl_status st = kv_cache_open(&e->kv, e->o, needs.kv_layers, c->n_kv_heads, c->head_dim, e->plan.kv_blocks, err);
+    if (st == FL_OK) st = state_pool_open(&e->states, e->o, needs.state_layers, needs.delta_floats, needs.conv_floats, e->plan.batch_max, err);
+    if (st == FL_OK) st = scheduler_open(&e->scheduler, e->o, e->kv, e->states, e->plan.batch_max, e->plan.prefill_budget, err);
     if (st != FL_OK) return st;
-    FL_ASSERT(kv_cache_block_floats(e->kv) * sizeof(float) * (size_t)e->plan.kv_blocks == e->plan.kv);
+    FL_ASSERT(kv_cache_block_bytes(e->kv) * (size_t)e->plan.kv_blocks == e->plan.kv);
     FL_ASSERT(state_pool_slot_floats(e->states) * sizeof(float) * (size_t)e->plan.batch_max == e->plan.states);
     e->info.kv_tokens = (int64_t)e->plan.kv_blocks * OPS_BLOCK_TOKENS;
     return FL_OK;
 }
 
-static fl_status open_step_memory(engine *e, fl_err *err)
+/* Bytes of the logits of the most rows at a time, and of their log-sum-exps. */
+static size_t logits_bytes(const engine *e) { return (size_t)e->plan.n_logit_rows * (size_t)e->info.n_vocab * sizeof(float); }
+static size_t lse_bytes(const engine *e) { return (size_t)e->plan.n_logit_rows * sizeof(float); }
+static float *host_lse(const engine *e) { return e->host_logits + logits_bytes(e) / sizeof(float); }
+
+static size_t hidden_bytes(const engine *e) { return (size_t)e->plan.n_rows * (size_t)model_describe(e->m)->hidden * e->o->act_bytes; }
+
+static fl_status open_step_lists(engine *e, fl_err *err)
 {
-    const model_config *c = model_describe(e->m);
-    const size_t rows = (size_t)e->plan.n_rows, seqs = (size_t)e->plan.batch_max, row_bytes = (size_t)c->n_vocab * sizeof(float);
+    const size_t rows = (size_t)e->plan.n_rows, seqs = (size_t)e->plan.batch_max;
+    e->seq_blocks = kv_blocks_of(e->plan.context);
     e->ids = calloc(rows, sizeof *e->ids);
     e->positions = calloc(rows, sizeof *e->positions);
     e->seq_of_row = calloc(rows, sizeof *e->seq_of_row);
@@ -87,11 +95,27 @@ static fl_status open_step_memory(engine *e, fl_err *err)
     e->row_begin = calloc(seqs + 1, sizeof *e->row_begin);
     e->slots = calloc(seqs, sizeof *e->slots);
     e->is_prefill = calloc(seqs, sizeof *e->is_prefill);
-    e->hidden = calloc(rows * (size_t)c->hidden, e->o->act_bytes);
-    e->logits = calloc((size_t)e->plan.n_logit_rows, row_bytes);
-    e->lse = calloc((size_t)e->plan.n_logit_rows, sizeof *e->lse);
-    bool ok = e->ids && e->positions && e->seq_of_row && e->logit_rows && e->rows && e->row_begin && e->slots && e->is_prefill && e->hidden && e->logits && e->lse;
+    e->tables = calloc(seqs * (size_t)e->seq_blocks, sizeof *e->tables);
+    bool ok = e->ids && e->positions && e->seq_of_row && e->logit_rows && e->rows && e->row_begin && e->slots && e->is_prefill && e->tables;
     return ok ? FL_OK : fl_fail(err, FL_FULL, "engine: no memory for a step of %d rows; lower the batch limit or the prefill budget", e->plan.n_rows);
+}
+
+static fl_status open_step_memory(engine *e, fl_err *err)
+{
+    const model_config *c = model_describe(e->m);
+    const ops_limits limits = { .n_rows = e->plan.n_rows, .n_seqs = e->plan.batch_max, .n_logits = e->plan.n_rows, .seq_blocks = kv_blocks_of(e->plan.context),
+                                .n_heads = c->n_heads, .head_dim = c->head_dim };
+    void *hidden = NULL, *logits = NULL, *host = NULL;
+    fl_status st = open_step_lists(e, err);
+    if (st == FL_OK) st = e->o->take(e->o, &hidden, hidden_bytes(e), "the rows that logits are made from", err);
+    e->hidden = hidden;
+    if (st == FL_OK) st = e->o->take(e->o, &logits, logits_bytes(e) + lse_bytes(e), "logits", err);
+    e->logits = logits;
+    if (st == FL_OK && !e->o->is_host) st = e->o->take_host(e->o, &host, logits_bytes(e) + lse_bytes(e), "logits", err);
+    e->host_logits = e->o->is_host ? e->logits : host;
+    if (st != FL_OK) return st;
+    e->lse = e->logits + logits_bytes(e) / sizeof(float);
+    return e->o->reserve(e->o, &limits, err);
 }
 
 static const char *dtype_word(dtype type) { return type == DTYPE_BF16 ? "bf16" : type == DTYPE_F16 ? "f16" : "f32"; }
@@ -116,7 +140,6 @@ static fl_status describe(engine *e, const char *model_dir, fl_err *err)
     const model_config *c = model_describe(e->m);
     e->name = name_of_path(model_dir);
     if (!e->name) return fl_fail(err, FL_FULL, "engine: no memory for the model's name");
-    snprintf(e->numerics, sizeof e->numerics, "cpu/%d/%s/f32", NUMERICS_VERSION, dtype_word(model_dtype(e->m)));
     fl_status st = model_fingerprint(e->fingerprint, model_dir, model_weights(e->m), err);
     e->info.name = e->name;
     e->info.architecture = c->architecture;
@@ -139,8 +162,12 @@ fl_status engine_open(engine **out, const engine_options *options, fl_err *err)
 {
     fl_status status = FL_OK;
     engine *e = calloc(1, sizeof *e);
-    if (!e) { status = fl_fail(err, FL_FULL, "engine: no memory"); goto done; }
-    if ((status = ops_cpu_open(&e->o, options->n_threads, err)) != FL_OK) goto done;
+    if (!e) {
+        if (options->ops) options->ops->close(options->ops);
+        return fl_fail(err, FL_FULL, "engine: no memory");
+    }
+    if (options->ops) e->o = options->ops;
+    else if ((status = ops_cpu_open(&e->o, options->n_threads, err)) != FL_OK) goto done;
     if ((status = model_map(&e->m, options->model, err)) != FL_OK) goto done;
     if ((status = memory_plan_make(&e->plan, e->m, e->o, options, err)) != FL_OK) goto done;
     if ((status = memory_plan_check(&e->plan, err)) != FL_OK) goto done;
@@ -150,6 +177,8 @@ fl_status engine_open(engine **out, const engine_options *options, fl_err *err)
     if ((status = open_pools(e, err)) != FL_OK) goto done;
     if ((status = open_step_memory(e, err)) != FL_OK) goto done;
     if ((status = sampler_open(&e->chain, e->info.n_vocab, err)) != FL_OK) goto done;
+    if ((status = e->o->finish(e->o, err)) != FL_OK) goto done;
+    snprintf(e->numerics, sizeof e->numerics, "%s/%d/%s/%s", e->o->numerics, NUMERICS_VERSION, dtype_word(model_dtype(e->m)), dtype_word(e->o->act_type));
     fl_log(FL_LOG_INFO, "engine: %s (%s) on %s, %s, context %d", e->name, e->info.architecture, e->o->name, e->numerics, e->info.context_max);
     memory_plan_log(&e->plan);
     *out = e;
@@ -298,21 +327,15 @@ static fl_status sweep_requests(engine *e, fl_err *err)
 
 /* ---- one step ---- */
 
-/* Block tables of the step, side by side. */
-static fl_status fill_tables(engine *e, const plan_entry *entries, int32_t n, int32_t *stride, fl_err *err)
+/* Block tables of the step, side by side; the stride between them. */
+static int32_t fill_tables(engine *e, const plan_entry *entries, int32_t n)
 {
-    *stride = 1;
-    for (int32_t i = 0; i < n; i++) if (entries[i].seq->table.n_blocks > *stride) *stride = entries[i].seq->table.n_blocks;
-    size_t want = (size_t)n * (size_t)*stride;
-    if (want > e->tables_capacity) {
-        int32_t *grown = realloc(e->tables, 2 * want * sizeof *grown);
-        if (!grown) return fl_fail(err, FL_FULL, "engine: no memory for block tables of %zu blocks", want);
-        e->tables = grown;
-        e->tables_capacity = 2 * want;
-    }
+    int32_t stride = 1;
+    for (int32_t i = 0; i < n; i++) if (entries[i].seq->table.n_blocks > stride) stride = entries[i].seq->table.n_blocks;
+    FL_ASSERT(stride <= e->seq_blocks);
     for (int32_t i = 0; i < n; i++)
-        memcpy(e->tables + (size_t)i * (size_t)*stride, entries[i].seq->table.blocks, (size_t)entries[i].seq->table.n_blocks * sizeof *e->tables);
-    return FL_OK;
+        memcpy(e->tables + (size_t)i * (size_t)stride, entries[i].seq->table.blocks, (size_t)entries[i].seq->table.n_blocks * sizeof *e->tables);
+    return stride;
 }
 
 /* Is the row's logits row needed: to choose a token, or for the prompt's log-probabilities? */
@@ -322,11 +345,10 @@ static bool wants_logits(const request *r, int32_t position, bool is_prefill)
     return r->sampling.max_tokens > 0;
 }
 
-static fl_status fill_batch(engine *e, ops_batch *b, const plan_entry *entries, int32_t n, fl_err *err)
+static void fill_batch(engine *e, ops_batch *b, const plan_entry *entries, int32_t n)
 {
-    int32_t n_rows = 0, n_logits = 0, stride;
-    fl_status st = fill_tables(e, entries, n, &stride, err);
-    if (st != FL_OK) return st;
+    int32_t n_rows = 0, n_logits = 0;
+    const int32_t stride = fill_tables(e, entries, n);
     for (int32_t i = 0; i < n; i++) {
         const plan_entry *entry = &entries[i];
         request *r = entry->seq->owner;
@@ -348,7 +370,6 @@ static fl_status fill_batch(engine *e, ops_batch *b, const plan_entry *entries, 
     *b = (ops_batch){ .n_rows = n_rows, .n_seqs = n, .ids = e->ids, .positions = e->positions, .seq_of_row = e->seq_of_row, .row_begin = e->row_begin,
                       .is_prefill = e->is_prefill, .state_slots = e->slots, .block_tables = e->tables, .table_stride = stride,
                       .logit_rows = e->logit_rows, .n_logits = n_logits };
-    return FL_OK;
 }
 
 /* Choose a sample's next token; a sample that ends becomes an event. */
@@ -414,16 +435,28 @@ static fl_status use_row(engine *e, const logit_row *row, const float *logits, f
     return FL_OK;
 }
 
+/* Wait for n rows of logits, just asked for, and bring them to where the sampler reads. FL_GPU when the device failed: then they are not to be used. */
+static fl_status fetch_logits(engine *e, int32_t n, fl_err *err)
+{
+    if (!e->o->is_host) {
+        e->o->download(e->o, e->host_logits, e->logits, (size_t)n * (size_t)e->info.n_vocab * sizeof(float));
+        e->o->download(e->o, host_lse(e), e->lse, (size_t)n * sizeof(float));
+    }
+    return e->o->finish(e->o, err);
+}
+
 /* Logits of the step's rows, so many at a time as fit, each used at once. */
 static fl_status use_logits(engine *e, int32_t n_logits, fl_err *err)
 {
     fl_status st = FL_OK;
+    const float *lse = host_lse(e);
     const size_t n_vocab = (size_t)e->info.n_vocab, hidden = (size_t)model_describe(e->m)->hidden;
     for (int32_t begin = 0; st == FL_OK && begin < n_logits; begin += e->plan.n_logit_rows) {
         int32_t n = n_logits - begin < e->plan.n_logit_rows ? n_logits - begin : e->plan.n_logit_rows;
         model_logits(e->m, act_at(e->o, e->hidden, (size_t)begin * hidden), n, e->logits);
         e->o->log_sum_exp(e->o, e->lse, e->logits, n, e->info.n_vocab);
-        for (int32_t i = 0; st == FL_OK && i < n; i++) st = use_row(e, &e->rows[begin + i], e->logits + (size_t)i * n_vocab, e->lse[i], err);
+        st = fetch_logits(e, n, err);
+        for (int32_t i = 0; st == FL_OK && i < n; i++) st = use_row(e, &e->rows[begin + i], e->host_logits + (size_t)i * n_vocab, lse[i], err);
     }
     return st;
 }
@@ -436,10 +469,11 @@ static fl_status run_step(engine *e, fl_err *err)
     fl_status st = scheduler_plan(e->scheduler, &entries, &n, err);
     if (st != FL_OK) return st;
     if (n == 0) return FL_AGAIN;
-    if ((st = fill_batch(e, &batch, entries, n, err)) != FL_OK) return st;
+    fill_batch(e, &batch, entries, n);
     model_forward(e->m, &batch, e->kv, e->states, e->hidden);
     e->stats.steps++;
     for (int32_t i = 0; i < n; i++) entries[i].seq->n_cached += entries[i].n_rows;
+    if (batch.n_logits == 0 && (st = e->o->finish(e->o, err)) != FL_OK) return st;
     if ((st = use_logits(e, batch.n_logits, err)) != FL_OK) return st;
     return sweep_requests(e, err);
 }
@@ -471,12 +505,16 @@ void engine_close(engine *e)
     state_pool_close(e->states);
     kv_cache_close(e->kv);
     fl_detok_free(e->detok);
+    if (e->hidden) e->o->give(e->o, e->hidden, hidden_bytes(e));
     model_close(e->m);
-    if (e->o) e->o->close(e->o);
+    if (e->o) {
+        e->o->give(e->o, e->logits, logits_bytes(e) + lse_bytes(e));
+        if (!e->o->is_host) e->o->give_host(e->o, e->host_logits, logits_bytes(e) + lse_bytes(e));
+        e->o->close(e->o);
+    }
     free(e->events);
     free(e->ids); free(e->positions); free(e->seq_of_row); free(e->logit_rows); free(e->rows);
     free(e->row_begin); free(e->slots); free(e->is_prefill); free(e->tables);
-    free(e->hidden); free(e->logits); free(e->lse);
     free(e->name);
     free(e);
 }

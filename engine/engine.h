@@ -18,10 +18,11 @@
 typedef struct engine engine;
 
 typedef struct {
-    const char *model;               /* a model directory */
-    int32_t n_threads;               /* 0 = all cores of this process */
-    int32_t batch_max;               /* sequences in a step, 1 .. 4096; 0 = 64 */
-    int32_t prefill_budget;          /* prompt tokens in a step; whole 64-token chunks, at least one; 0 = 512 */
+    const char *model;               /* a model directory, or random:SEED:CONFIG_DIR (model.h) */
+    struct ops *ops;                 /* where to compute: engine_open takes it over, also when it fails; NULL = the CPU */
+    int32_t n_threads;               /* of the CPU; 0 = all cores of this process */
+    int32_t batch_max;               /* sequences in a step, 1 .. 4096; 0 = 64, on a GPU 256 */
+    int32_t prefill_budget;          /* prompt tokens in a step; whole 64-token chunks, at least one; 0 = 512, on a GPU 4096 */
     int32_t context_max;             /* prompt + completion; 0 = the model's */
     int64_t kv_tokens;               /* KV pool in tokens; 0 = what the memory plan allows (context_max at least). Enough for one full sequence is the
                                         minimum */
@@ -31,7 +32,7 @@ typedef struct {
     const char *name;                /* last part of the path */
     const char *architecture;        /* "qwen3_5_moe" */
     const char *fingerprint;         /* hex, of the model (ops/DESIGN.md section 7) */
-    const char *numerics;            /* numerics id: "cpu/1/bf16/f32" ... */
+    const char *numerics;            /* numerics id: "cpu/1/bf16/f32": where, version, weights, KV */
     int32_t n_vocab;
     int32_t context_model, context_max;                  /* prompt + completion: what the model can do, and what this engine was opened for */
     const int32_t *eos_ids; int32_t n_eos;
@@ -72,7 +73,8 @@ const fl_detok *engine_detok(const engine *e);           /* empty table when the
  * limit of its own. */
 fl_status engine_add(engine *e, const engine_request *request, fl_err *err);
 
-/* One batch step; at most `capacity` events are stored and *n_events set; the rest comes with the next call. FL_AGAIN: nothing to do. Any other failure is the engine's end. */
+/* One batch step; at most `capacity` events are stored and *n_events set; the rest comes with the next call. FL_AGAIN: nothing to do. Any other failure is the engine's end; FL_GPU,
+ * naming the kernel: this process cannot use the GPU any more. */
 fl_status engine_step(engine *e, engine_event *events, int32_t capacity, int32_t *n_events, fl_err *err);
 
 /* Forget a request, or one sample of it (sample UINT32_MAX = all): no further event carries it; the request's failure still comes for the samples that

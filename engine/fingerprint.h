@@ -10,6 +10,6 @@
 
 /* The files of model_dir whose names end in .json or .jinja (by name, its size and its bytes, in order of names; not of folders below), then the header
  * of each weight file, then the first 4,096 bytes of each tensor in order of names. */
-fl_status model_fingerprint(char out[FINGERPRINT_BYTES], const char *model_dir, const safetensors *weights, fl_err *err);
+fl_status model_fingerprint(char out[FINGERPRINT_BYTES], const char *path, const safetensors *weights, fl_err *err);
 
 #endif

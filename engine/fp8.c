@@ -58,27 +58,32 @@ fl_status fp8_check(const tensor *t, const tensor *scale, int32_t n, int32_t row
     return lay_scales(&l, t, scale, n, rows, cols, block, err);
 }
 
-fl_status fp8_expand(float *out, const tensor *t, const tensor *scale, int32_t n, int32_t rows, int32_t cols, const int32_t block[2], fl_err *err)
+fl_status fp8_expand_rows(float *out, const tensor *t, const tensor *scale, int32_t n, int32_t rows, int32_t cols, const int32_t block[2], int64_t first, int64_t n_rows, fl_err *err)
 {
     scale_layout l;
     fl_status st = lay_scales(&l, t, scale, n, rows, cols, block, err);
-    if (st == FL_OK) st = tensor_check_finite(scale, err);
-    if (st == FL_OK) st = tensor_check_finite(t, err);
     if (st != FL_OK) return st;
-
     float value[256];
     for (int i = 0; i < 256; i++) value[i] = fp8_value((uint8_t)i);
-    const uint8_t *in = t->data;
+    const uint8_t *in = t->data + first * cols;
     bool is_finite = true;
-    for (int64_t m = 0; m < n; m++)
-        for (int32_t r = 0; r < rows; r++)
-            for (int32_t c = 0; c < cols;) {
-                int64_t at = (l.n_all == 1 ? 0 : m * l.each) + r / l.rows_each * l.across + c / l.cols_each;
-                float by = read_value(scale, (size_t)at);
-                for (int32_t end = (c / l.cols_each + 1) * l.cols_each < cols ? (c / l.cols_each + 1) * l.cols_each : cols; c < end; c++, in++, out++) {
-                    *out = value[*in] * by;
-                    is_finite &= isfinite(*out) != 0;
-                }
+    for (int64_t at_row = first; at_row < first + n_rows; at_row++) {
+        const int64_t row_scales = (l.n_all == 1 ? 0 : at_row / rows * l.each) + at_row % rows / l.rows_each * l.across;
+        for (int32_t c = 0; c < cols;) {
+            float by = read_value(scale, (size_t)(row_scales + c / l.cols_each));
+            for (int32_t end = (c / l.cols_each + 1) * l.cols_each < cols ? (c / l.cols_each + 1) * l.cols_each : cols; c < end; c++, in++, out++) {
+                *out = value[*in] * by;
+                is_finite &= isfinite(*out) != 0;
             }
+        }
+    }
     return is_finite ? FL_OK : fl_fail(err, FL_CORRUPT, "%s: tensor %s times its scales is beyond fp32; the file is damaged: copy it again", t->file, t->name);
+}
+
+fl_status fp8_expand(float *out, const tensor *t, const tensor *scale, int32_t n, int32_t rows, int32_t cols, const int32_t block[2], fl_err *err)
+{
+    fl_status st = fp8_check(t, scale, n, rows, cols, block, err);
+    if (st == FL_OK) st = tensor_check_finite(scale, err);
+    if (st == FL_OK) st = tensor_check_finite(t, err);
+    return st == FL_OK ? fp8_expand_rows(out, t, scale, n, rows, cols, block, 0, (int64_t)n * rows, err) : st;
 }

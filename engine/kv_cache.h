@@ -1,6 +1,6 @@
 /* kv_cache.h - the paged KV cache of one model: blocks of 64 positions, shared by reference count, and its block tables.
- * Layout   for each full-attention layer k, v [n_blocks, n_kv_heads, 64, head_dim] fp32, allocated once at open; block i of every layer
- *          belongs together, so one id stands for 64 positions of the whole model. Memory is touched only as blocks are first used.
+ * Layout   for each full-attention layer k, v [n_blocks, n_kv_heads, 64, head_dim] of the device's activations, taken once at open; block i of every layer
+ *          belongs together, so one id stands for 64 positions of the whole model. On the host memory is touched only as blocks are first used.
  * Source   PagedAttention, Kwon et al. 2023, section 4 (arXiv:2309.06180).
  * Threads  belongs to the engine thread; nothing here locks or blocks. */
 #ifndef ENGINE_KV_CACHE_H
@@ -16,13 +16,13 @@ typedef struct kv_cache kv_cache;
 /* The blocks of one sequence, in position order. */
 typedef struct { int32_t *blocks; int32_t n_blocks, capacity; } block_table;     /* blocks owned, [capacity] */
 
-/* n_layers >= 0 full-attention layers; n_blocks >= 1. FL_FULL without memory. */
-fl_status kv_cache_open(kv_cache **out, int32_t n_layers, int32_t n_kv_heads, int32_t head_dim, int32_t n_blocks, fl_err *err);
+/* n_layers >= 0 full-attention layers; n_blocks >= 1. `o` is borrowed for life. FL_FULL without memory. */
+fl_status kv_cache_open(kv_cache **out, ops *o, int32_t n_layers, int32_t n_kv_heads, int32_t head_dim, int32_t n_blocks, fl_err *err);
 void      kv_cache_close(kv_cache *kv);                  /* accepts NULL; every block must be free */
 
 int32_t kv_cache_blocks(const kv_cache *kv);
 int32_t kv_cache_blocks_free(const kv_cache *kv);
-size_t  kv_cache_block_floats(const kv_cache *kv);       /* of one block over all layers */
+size_t  kv_cache_block_bytes(const kv_cache *kv);        /* of one block over all layers */
 ops_kv  kv_cache_layer(const kv_cache *kv, int32_t layer);               /* layer counts full-attention layers */
 
 /* Blocks that hold n_positions positions. */
@@ -38,8 +38,8 @@ fl_status kv_cache_share(kv_cache *kv, block_table *table, const int32_t *blocks
 void    kv_cache_release(kv_cache *kv, block_table *table, int32_t keep);
 int32_t kv_cache_owners(const kv_cache *kv, int32_t block);
 
-/* Copy one block of all layers to or from host memory [kv_cache_block_floats]. */
-void kv_cache_copy_out(const kv_cache *kv, int32_t block, float *host);
-void kv_cache_copy_in(kv_cache *kv, int32_t block, const float *host);
+/* Copy one block of all layers to or from host memory of kv_cache_block_bytes. */
+void kv_cache_copy_out(const kv_cache *kv, int32_t block, void *host);
+void kv_cache_copy_in(kv_cache *kv, int32_t block, const void *host);
 
 #endif

@@ -7,13 +7,15 @@
 #include "proto/log.h"
 
 #define PREFILL_BUDGET_MAX (1 << 16)
-#define KV_DEFAULT_BYTES (64u << 20)     /* the default pool, when it holds a full context */
-#define LOGITS_BYTES (16u << 20)         /* logits computed at a time, at least one row */
+#define KV_DEFAULT_BYTES (64u << 20)     /* the default pool on the host, when it holds a full context */
+#define LOGITS_BYTES (16u << 20)         /* logits computed at a time on the host, at least one row */
+#define DEVICE_LOGITS_BYTES (256u << 20)
+#define DEVICE_RESERVE_BYTES (768u << 20)        /* of a device, with a hundredth of its memory: for lists of batches and what its libraries take as they go */
 
 static fl_status read_limits(memory_plan *plan, const engine_options *options, fl_err *err)
 {
-    plan->batch_max = options->batch_max ? options->batch_max : 64;
-    int32_t budget = options->prefill_budget ? options->prefill_budget : 512;
+    plan->batch_max = options->batch_max ? options->batch_max : plan->is_host ? 64 : 256;
+    int32_t budget = options->prefill_budget ? options->prefill_budget : plan->is_host ? 512 : 4096;
     if (plan->batch_max < 1 || plan->batch_max > BATCH_MAX) return fl_fail(err, FL_INVALID, "engine: the batch limit must be 1 to %d, not %d", BATCH_MAX, plan->batch_max);
     if (budget < 1 || budget > PREFILL_BUDGET_MAX) return fl_fail(err, FL_INVALID, "engine: the prefill budget must be 1 to %d tokens, not %d", PREFILL_BUDGET_MAX, budget);
     if (options->context_max < 0) return fl_fail(err, FL_INVALID, "engine: the context must be 0 or more tokens, not %d", options->context_max);
@@ -22,8 +24,8 @@ static fl_status read_limits(memory_plan *plan, const engine_options *options, f
     return FL_OK;
 }
 
-/* The pool in blocks: as asked, else as much as a full batch could use, bounded by KV_DEFAULT_BYTES; one full context at least. */
-static fl_status plan_blocks(memory_plan *plan, int64_t kv_tokens, int64_t token_bytes, fl_err *err)
+/* The pool in blocks: as asked, else as much as a full batch could use, bounded by pool_bytes; one full context at least. */
+static fl_status plan_blocks(memory_plan *plan, int64_t kv_tokens, int64_t token_bytes, int64_t pool_bytes, fl_err *err)
 {
     const int64_t one = kv_blocks_of(plan->context);
     if (kv_tokens < 0) return fl_fail(err, FL_INVALID, "engine: the KV pool must be 0 or more tokens, not %lld", (long long)kv_tokens);
@@ -32,7 +34,7 @@ static fl_status plan_blocks(memory_plan *plan, int64_t kv_tokens, int64_t token
                        (long long)kv_tokens, (long long)plan->context, OPS_BLOCK_TOKENS, (long long)one * OPS_BLOCK_TOKENS);
     int64_t blocks = kv_tokens / OPS_BLOCK_TOKENS;
     if (kv_tokens == 0) {
-        blocks = token_bytes > 0 ? KV_DEFAULT_BYTES / (token_bytes * OPS_BLOCK_TOKENS) : INT32_MAX;
+        blocks = token_bytes > 0 ? pool_bytes / (token_bytes * OPS_BLOCK_TOKENS) : INT32_MAX;
         if (blocks > one * plan->batch_max) blocks = one * plan->batch_max;
         if (blocks < one) blocks = one;
     }
@@ -41,33 +43,45 @@ static fl_status plan_blocks(memory_plan *plan, int64_t kv_tokens, int64_t token
     return FL_OK;
 }
 
-fl_status memory_plan_make(memory_plan *out, model *m, const ops *o, const engine_options *options, fl_err *err)
+/* All but the KV pool of a device. */
+static uint64_t device_fixed(const memory_plan *p) { return p->weights + p->ropes + p->activations + p->logits + p->states + p->reserve; }
+
+fl_status memory_plan_make(memory_plan *out, model *m, ops *o, const engine_options *options, fl_err *err)
 {
     const model_config *c = model_describe(m);
     const cache_needs caches = model_config_caches(c);
-    const uint64_t block_bytes = caches.kv_token_floats * OPS_BLOCK_TOKENS * sizeof(float), logit_bytes = (uint64_t)c->n_vocab * sizeof(float);
-    memory_plan plan = { 0 };
+    const uint64_t block_bytes = caches.kv_token_floats * OPS_BLOCK_TOKENS * o->act_bytes, logit_bytes = (uint64_t)c->n_vocab * sizeof(float);
+    memory_plan plan = { .is_host = o->is_host };
+    model_needs needs;
     fl_status st = read_limits(&plan, options, err);
     if (st != FL_OK) return st;
     plan.context = options->context_max > 0 && options->context_max < c->context_max ? options->context_max : c->context_max;
-    if ((st = plan_blocks(&plan, options->kv_tokens, (int64_t)(block_bytes / OPS_BLOCK_TOKENS), err)) != FL_OK) return st;
-
-    const model_needs needs = model_measure(m, o, plan.n_rows, plan.context);
+    if ((st = model_measure(&needs, m, o, plan.n_rows, plan.context, err)) != FL_OK) return st;
+    o->measure(o, &plan.device_free, &plan.device_all);
     plan.mapped = needs.mapped_bytes;
     plan.expanded = needs.expanded_bytes;
-    plan.tables = needs.table_bytes;
-    plan.activations = needs.scratch_bytes + (uint64_t)plan.n_rows * (uint64_t)c->hidden * sizeof(float);      /* and the rows that logits are made from */
-    plan.n_logit_rows = (int32_t)(LOGITS_BYTES / logit_bytes < 1 ? 1 : LOGITS_BYTES / logit_bytes > 64 ? 64 : LOGITS_BYTES / logit_bytes);
-    plan.logits = (uint64_t)plan.n_logit_rows * logit_bytes;
+    plan.tables = needs.table_bytes + (o->is_host ? needs.rope_bytes : 0);
+    plan.ropes = o->is_host ? 0 : needs.rope_bytes;
+    plan.weights = needs.stored_bytes;
+    plan.activations = needs.scratch_bytes + (uint64_t)plan.n_rows * (uint64_t)c->hidden * o->act_bytes;       /* and the rows that logits are made from */
+    const uint64_t at_a_time = (o->is_host ? LOGITS_BYTES : DEVICE_LOGITS_BYTES) / logit_bytes, most = o->is_host ? 64 : (uint64_t)plan.n_rows;
+    plan.n_logit_rows = (int32_t)(at_a_time < 1 ? 1 : at_a_time > most ? most : at_a_time);
+    plan.logits = (uint64_t)plan.n_logit_rows * (logit_bytes + sizeof(float));
     plan.sequence_kv = (uint64_t)kv_blocks_of(plan.context) * block_bytes;
     plan.sequence_state = (uint64_t)caches.state_layers * (caches.delta_floats + caches.conv_floats) * sizeof(float);
-    plan.kv = (uint64_t)plan.kv_blocks * block_bytes;
     plan.states = (uint64_t)plan.batch_max * plan.sequence_state;
+    plan.reserve = o->is_host ? 0 : DEVICE_RESERVE_BYTES + plan.device_all / 100;
+    const uint64_t fixed = device_fixed(&plan), left = plan.device_free > fixed ? plan.device_free - fixed : 0;
+    if ((st = plan_blocks(&plan, options->kv_tokens, (int64_t)(block_bytes / OPS_BLOCK_TOKENS), o->is_host ? (int64_t)KV_DEFAULT_BYTES : (int64_t)left, err)) != FL_OK) return st;
+    plan.kv = (uint64_t)plan.kv_blocks * block_bytes;
     *out = plan;
     return FL_OK;
 }
 
-uint64_t memory_plan_taken(const memory_plan *p) { return p->expanded + p->tables + p->activations + p->logits + p->kv + p->states; }
+uint64_t memory_plan_taken(const memory_plan *p)
+{
+    return p->is_host ? p->expanded + p->tables + p->weights + p->activations + p->logits + p->kv + p->states : device_fixed(p) + p->kv;
+}
 
 uint64_t memory_plan_machine(void)
 {
@@ -85,8 +99,16 @@ uint64_t memory_plan_machine(void)
 
 fl_status memory_plan_check(const memory_plan *p, fl_err *err)
 {
-    const uint64_t taken = memory_plan_taken(p), machine = memory_plan_machine();
+    const uint64_t taken = memory_plan_taken(p), machine = p->is_host ? memory_plan_machine() : p->device_free;
     if (machine == 0 || taken <= machine) return FL_OK;
+    if (!p->is_host) {
+        const char *advice = p->weights + p->reserve > machine         ? "use a larger GPU or a smaller model"
+                           : p->kv > taken / 2 || p->ropes > taken / 2 ? "lower --max-context or --kv-tokens"
+                                                                       : "lower --batch or --prefill-budget";
+        return fl_fail(err, FL_FULL, "engine: this model takes %.2f GB of the GPU's memory for a context of %d and batches of %d (weights %.2f, KV %.2f, states %.2f, activations %.2f, logits and "
+                       "tables %.2f, reserve %.2f), of which %.2f GB are free; %s", (double)taken / 1e9, p->context, p->batch_max, (double)p->weights / 1e9, (double)p->kv / 1e9,
+                       (double)p->states / 1e9, (double)p->activations / 1e9, (double)(p->logits + p->ropes) / 1e9, (double)p->reserve / 1e9, (double)machine / 1e9, advice);
+    }
     const char *advice = p->kv + p->tables > taken / 2 ? "lower --max-context or --kv-tokens"
                        : p->expanded > taken / 2       ? "use a machine with more memory or the unquantized model"
                                                        : "lower --batch or --prefill-budget";
@@ -97,8 +119,13 @@ fl_status memory_plan_check(const memory_plan *p, fl_err *err)
 
 void memory_plan_log(const memory_plan *p)
 {
-    fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped and %.1f MB expanded from F8_E4M3, tables %.1f MB, activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
-           (double)p->mapped / 1e6, (double)p->expanded / 1e6, (double)p->tables / 1e6, (double)p->activations / 1e6, p->n_rows, (double)p->logits / 1e6, p->n_logit_rows);
+    if (p->is_host)
+        fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped, %.1f MB expanded from F8_E4M3 and %.1f MB random, tables %.1f MB, activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
+               (double)p->mapped / 1e6, (double)p->expanded / 1e6, (double)p->weights / 1e6, (double)p->tables / 1e6, (double)p->activations / 1e6, p->n_rows, (double)p->logits / 1e6, p->n_logit_rows);
+    else
+        fl_log(FL_LOG_INFO, "engine: memory plan: of the GPU's %.2f GB (%.2f GB free) weights %.1f MB, rotary tables %.1f MB, activations %.1f MB (%d rows), logits %.1f MB (%d rows), reserve %.1f MB",
+               (double)p->device_all / 1e9, (double)p->device_free / 1e9, (double)p->weights / 1e6, (double)p->ropes / 1e6, (double)p->activations / 1e6, p->n_rows, (double)p->logits / 1e6,
+               p->n_logit_rows, (double)p->reserve / 1e6);
     fl_log(FL_LOG_INFO, "engine: memory plan: KV %.1f MB (%lld tokens), states %.1f MB (%d slots)", (double)p->kv / 1e6, (long long)p->kv_blocks * OPS_BLOCK_TOKENS,
            (double)p->states / 1e6, p->batch_max);
 }

@@ -1,24 +1,29 @@
 #include "engine/model.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <xxhash.h>
 #include "engine/fp8.h"
 #include "engine/model_family.h"
+#include "engine/model_shapes.h"
 #include "engine/rope_table.h"
+#include "kernels/quant.h"
 
 static const model_family *const families[] = { &llama_family, &qwen3_family, &qwen3_moe_family, &qwen3_5_family, &qwen3_5_moe_family, &laguna_family, &gemma3_family };
 
 struct model {
     model_config config;
     const model_family *family;
-    safetensors *weights;                /* owned */
+    safetensors *weights;                /* owned; NULL when they are random */
+    uint64_t random_seed;
     ops *o;                              /* borrowed; NULL before model_load */
-    fl_arena views, values;              /* views of weights and what else has a size of its own; F8_E4M3 weights expanded */
+    fl_arena fixed, views, values;       /* what layers hold of activations; views of weights; F8_E4M3 weights expanded on the host */
+    weight_store store;                  /* the weights on a device, and random ones */
     rope_table ropes[2];                 /* of full and of sliding layers; the second stays empty where they are equal */
-    scratch_space scratch;               /* activations: an owned mapping */
+    scratch_space scratch;               /* activations: owned memory of the device */
     family_view view;
     weight embed, head, final_norm;
     float *x, *picked;                   /* [n_rows_max, hidden]: the residual stream */
@@ -34,7 +39,7 @@ static const tensor *find_named(char *name, size_t capacity, const bind_context 
 {
     size_t used = (size_t)snprintf(name, capacity, "%s", c->prefix);
     vsnprintf(name + used, capacity - used, format, args);
-    return safetensors_find(c->weights, name);
+    return c->weights ? safetensors_find(c->weights, name) : NULL;
 }
 
 static fl_status check_tensor(const tensor *t, const char *name, fl_err *err)
@@ -53,72 +58,104 @@ static fl_status refuse_shape(const tensor *t, const char *want, fl_err *err)
     return fl_fail(err, FL_CORRUPT, "%s: tensor %s has shape [%s], config.json asks for [%s]", t->file, t->name, t->n_dims ? shape : "", want);
 }
 
-/* The values of a tensor of n matrices [rows, cols], as the kernels take them: where they are mapped, or F8_E4M3 expanded into the arena. */
-static fl_status take_values(const void **data, dtype *type, const bind_context *c, const tensor *t, int32_t n, int32_t rows, int32_t cols, fl_err *err)
+/* Random values like those of trained weights: what is multiplied with is near 1, what is added near 0, and a product keeps the size of what goes in. */
+static void choose_values(weight_source *s, const bind_context *c, const char *name)
+{
+    static const struct { const char *part; float middle, reach; } kinds[] = {
+        { "linear_attn.norm.weight", 1.0f, 0.1f }, { "A_log", 1.4f, 1.4f }, { "dt_bias", -2.0f, 2.0f }, { "conv1d", 0.0f, 0.5f }, { "bias", 0.0f, 0.02f },
+    };
+    const size_t n = strlen(name);
+    s->seed = XXH3_64bits_withSeed(name, n, c->random_seed);
+    s->reach = sqrtf(3.0f / (float)(strstr(name, "embed_tokens") ? s->cols / 4 + 1 : s->cols));
+    if (n >= 11 && strcmp(name + n - 11, "norm.weight") == 0) { s->middle = 1.0f - c->norm_add; s->reach = 0.1f; }
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strstr(name, kinds[i].part)) { s->middle = kinds[i].middle; s->reach = kinds[i].reach; return; }
+}
+
+/* The scales beside an F8_E4M3 tensor. */
+static fl_status find_scale(weight_source *s, const bind_context *c, fl_err *err)
 {
     static const char *const ends[] = { "_scale_inv", "_scale" };
-    const tensor *scale = NULL;
-    *data = t->data;
-    *type = t->type;
-    if (t->is_weight) return c->is_dry ? FL_OK : tensor_check_finite(t, err);
-    for (int i = 0; i < 2 && !scale; i++) {
+    for (int i = 0; i < 2 && !s->scale; i++) {
         char name[300];
-        snprintf(name, sizeof name, "%s%s", t->name, ends[i]);
-        scale = safetensors_find(c->weights, name);
+        snprintf(name, sizeof name, "%s%s", s->t->name, ends[i]);
+        s->scale = safetensors_find(c->weights, name);
     }
-    if (!scale) return fl_fail(err, FL_NOT_FOUND, "%s: tensor %s has dtype F8_E4M3, but neither %s_scale_inv nor %s_scale is there", t->file, t->name, t->name, t->name);
-    const size_t bytes = (size_t)n * (size_t)rows * (size_t)cols * sizeof(float);
+    if (!s->scale) return fl_fail(err, FL_NOT_FOUND, "%s: tensor %s has dtype F8_E4M3, but neither %s_scale_inv nor %s_scale is there", s->t->file, s->t->name, s->t->name, s->t->name);
+    return c->is_dry ? fp8_check(s->t, s->scale, s->n, s->rows, s->cols, s->fp8_block, err) : FL_OK;
+}
+
+/* The values as kernels on the host take them: where they are mapped, or F8_E4M3 expanded into the arena. */
+static fl_status take_values(weight *out, const bind_context *c, const weight_source *s, fl_err *err)
+{
+    *out = (weight){ s->t->data, s->t->type, s->rows, s->cols };
+    if (!s->t->is_fp8) return c->is_dry ? FL_OK : tensor_check_finite(s->t, err);
+    const size_t bytes = (size_t)s->n * (size_t)s->rows * (size_t)s->cols * sizeof(float);
     *c->expanded_bytes += bytes;
-    *type = DTYPE_F32;
-    if (c->is_dry) return fp8_check(t, scale, n, rows, cols, c->config->fp8_block, err);
+    out->type = DTYPE_F32;
+    if (c->is_dry) return FL_OK;
     float *values = fl_arena_take(c->values, bytes);
-    if (!values) return fl_fail(err, FL_FULL, "model: no memory for tensor %s expanded from F8_E4M3 (%zu bytes)", t->name, bytes);
-    *data = values;
-    return fp8_expand(values, t, scale, n, rows, cols, c->config->fp8_block, err);
+    if (!values) return fl_fail(err, FL_FULL, "model: no memory for tensor %s expanded from F8_E4M3 (%zu bytes)", s->t->name, bytes);
+    out->data = values;
+    return fp8_expand(values, s->t, s->scale, s->n, s->rows, s->cols, s->fp8_block, err);
+}
+
+/* Find the tensor `name`, hold its shape against n (0: one matrix) of [rows, cols], and view or store its values. */
+static fl_status bind_tensor(weight *out, const bind_context *c, int32_t n, int32_t rows, int32_t cols, bool is_small, fl_err *err, const char *format, va_list args)
+{
+    char name[256], want[64];
+    const tensor *t = find_named(name, sizeof name, c, format, args);
+    weight_source source = { .t = t, .n = n ? n : 1, .rows = rows, .cols = cols, .fp8_block = c->config->fp8_block };
+    fl_status st = FL_OK;
+    if (c->weights) {
+        if ((st = check_tensor(t, name, err)) != FL_OK) return st;
+        bool fits = n ? t->n_dims == 3 && t->shape[0] == n && t->shape[1] == rows && t->shape[2] == cols
+                      : (t->n_dims == 2 && t->shape[0] == rows && t->shape[1] == cols) || (t->n_dims == 1 && rows == 1 && t->shape[0] == cols)
+                     || (t->n_dims == 3 && t->shape[0] == rows && t->shape[1] == 1 && t->shape[2] == cols);
+        if (!fits) {
+            if (n) snprintf(want, sizeof want, "%d, %d, %d", n, rows, cols);
+            else if (rows == 1) snprintf(want, sizeof want, "%d", cols);
+            else snprintf(want, sizeof want, "%d, %d", rows, cols);
+            return refuse_shape(t, want, err);
+        }
+        if (t->is_fp8 && (st = find_scale(&source, c, err)) != FL_OK) return st;
+    } else {
+        choose_values(&source, c, name);
+    }
+    if (c->store) return weight_store_put(c->store, out, &source, is_small, err);
+    if (c->weights) return take_values(out, c, &source, err);
+    *out = (weight){ NULL, DTYPE_BF16, rows, cols };     /* random, and only looked at */
+    return FL_OK;
 }
 
 fl_status bind_weight(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...)
 {
-    char full[256], want[64];
     va_list args;
     va_start(args, name);
-    const tensor *t = find_named(full, sizeof full, c, name, args);
+    fl_status st = bind_tensor(out, c, 0, rows, cols, false, err, name, args);
     va_end(args);
-    fl_status st = check_tensor(t, full, err);
-    if (st != FL_OK) return st;
-    bool fits = (t->n_dims == 2 && t->shape[0] == rows && t->shape[1] == cols) || (t->n_dims == 1 && rows == 1 && t->shape[0] == cols)
-             || (t->n_dims == 3 && t->shape[0] == rows && t->shape[1] == 1 && t->shape[2] == cols);
-    if (!fits) {
-        if (rows == 1) snprintf(want, sizeof want, "%d", cols);
-        else snprintf(want, sizeof want, "%d, %d", rows, cols);
-        return refuse_shape(t, want, err);
-    }
-    weight w = { .n_rows = rows, .n_cols = cols };
-    if ((st = take_values(&w.data, &w.type, c, t, 1, rows, cols, err)) != FL_OK) return st;
-    *out = w;
-    return FL_OK;
+    return st;
+}
+
+fl_status bind_small(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...)
+{
+    va_list args;
+    va_start(args, name);
+    fl_status st = bind_tensor(out, c, 0, rows, cols, true, err, name, args);
+    va_end(args);
+    return st;
 }
 
 fl_status bind_stack(weight *out, const bind_context *c, int32_t n, int32_t rows, int32_t cols, fl_err *err, const char *name, ...)
 {
-    char full[256], want[64];
+    weight all;
     va_list args;
     va_start(args, name);
-    const tensor *t = find_named(full, sizeof full, c, name, args);
+    fl_status st = bind_tensor(&all, c, n, rows, cols, false, err, name, args);
     va_end(args);
-    fl_status st = check_tensor(t, full, err);
     if (st != FL_OK) return st;
-    if (t->n_dims != 3 || t->shape[0] != n || t->shape[1] != rows || t->shape[2] != cols) {
-        snprintf(want, sizeof want, "%d, %d, %d", n, rows, cols);
-        return refuse_shape(t, want, err);
-    }
-    weight all = { .n_rows = rows, .n_cols = cols };
-    if ((st = take_values(&all.data, &all.type, c, t, n, rows, cols, err)) != FL_OK) return st;
-    const size_t one = (size_t)rows * (size_t)cols * (all.type == DTYPE_F32 ? 4 : 2);
-    for (int32_t i = 0; i < n; i++) {
-        out[i] = all;
-        out[i].data = (const uint8_t *)all.data + (size_t)i * one;
-    }
+    const weight stack = { all.data, all.type, n * rows, cols };
+    for (int32_t i = 0; i < n; i++) out[i] = weight_rows(&stack, i * rows, rows);
     return FL_OK;
 }
 
@@ -129,14 +166,14 @@ bool bind_has(const bind_context *c, const char *name, ...)
     va_start(args, name);
     const tensor *t = find_named(full, sizeof full, c, name, args);
     va_end(args);
-    return t != NULL;
+    return t != NULL || !c->weights;
 }
 
 weight weight_rows(const weight *w, int32_t begin, int32_t n_rows)
 {
     FL_ASSERT(begin >= 0 && begin + n_rows <= w->n_rows);
-    size_t value_bytes = w->type == DTYPE_F32 ? 4 : 2;
-    return (weight){ (const uint8_t *)w->data + (size_t)begin * (size_t)w->n_cols * value_bytes, w->type, n_rows, w->n_cols };
+    const uint8_t *data = w->data;                       /* NULL while measured */
+    return (weight){ data ? data + (size_t)begin * dtype_row_bytes(w->type, w->n_cols) : NULL, w->type, n_rows, w->n_cols };
 }
 
 /* Where the text model's tensors begin, and its head: a causal LM's, one nested in a vision model (transformers 5, 4), or a model saved without a head. */
@@ -160,17 +197,18 @@ static fl_status bind_ends(model *m, const bind_context *c, const char *head_pre
     bind_context top = *c;
     top.prefix = head_prefix;
     fl_status st = bind_weight(&m->embed, c, config->n_vocab, config->hidden, err, "embed_tokens.weight");
-    if (st == FL_OK) st = bind_weight(&m->final_norm, c, 1, config->hidden, err, "norm.weight");
+    if (st == FL_OK) st = bind_small(&m->final_norm, c, 1, config->hidden, err, "norm.weight");
     if (st == FL_OK && config->tied_head) m->head = m->embed;
     else if (st == FL_OK) st = bind_weight(&m->head, &top, config->n_vocab, config->hidden, err, "lm_head.weight");
     return st;
 }
 
-/* All weights of the text model, once without reading a value and once for use. */
-static fl_status bind_all(model *m, bool is_dry, fl_err *err)
+/* All weights of the text model, once without reading a value and once for use; into `store` where that is given. */
+static fl_status bind_all(model *m, bool is_dry, weight_store *store, fl_err *err)
 {
-    const size_t prefix = find_prefix(m->weights);
-    bind_context c = { m->weights, &m->config, prefixes[prefix].body, &m->views, is_dry, &m->values, &m->expanded_bytes };
+    const size_t prefix = m->weights ? find_prefix(m->weights) : 0;
+    bind_context c = { .weights = m->weights, .random_seed = m->random_seed, .norm_add = m->family->norm_add, .store = store, .config = &m->config, .prefix = prefixes[prefix].body,
+                       .arena = &m->views, .is_dry = is_dry, .values = &m->values, .expanded_bytes = &m->expanded_bytes };
     m->expanded_bytes = 0;
     fl_arena_fini(&m->views);                            /* of the time before */
     fl_arena_init(&m->views, 1 << 16, 0);
@@ -183,7 +221,7 @@ static fl_status bind_all(model *m, bool is_dry, fl_err *err)
 void *scratch_take(scratch_space *s, size_t n_bytes)
 {
     uint8_t *taken = s->base ? s->base + s->n_bytes : NULL;
-    s->n_bytes += (n_bytes + 63) / 64 * 64;
+    s->n_bytes += (n_bytes + 255) / 256 * 256;
     return taken;
 }
 
@@ -209,55 +247,77 @@ static int32_t context_within(const model *m, int32_t context_max)
 /* What forward() works on, [n_rows, ...] each: measured while the space has no base. */
 static void lay_activations(model *m, const ops *o, int32_t n_rows, scratch_space *space)
 {
-    uint64_t unread[64];                                 /* stands for the family's pointers while measured */
-    const size_t rows = (size_t)n_rows, n_layers = (size_t)m->config.n_layers, top_k = (size_t)m->config.moe.top_k;
+    const size_t rows = (size_t)n_rows, top_k = (size_t)m->config.moe.top_k;
     m->x = scratch_take(space, rows * (size_t)m->config.hidden * sizeof(float));
     m->picked = scratch_take(space, rows * (size_t)m->config.hidden * sizeof(float));
-    m->moe_layer = scratch_take(space, n_layers * sizeof *m->moe_layer);
-    m->routing_ids = scratch_take(space, n_layers * sizeof *m->routing_ids);
-    m->routing_weights = scratch_take(space, n_layers * sizeof *m->routing_weights);
     m->n_moe_layers = 0;
     for (int32_t i = 0; i < m->config.n_layers; i++) {
         if (!m->config.layers[i].is_mixture) continue;
-        int32_t n = m->n_moe_layers++, *ids = scratch_take(space, rows * top_k * sizeof(int32_t));
-        float *weights = scratch_take(space, rows * top_k * sizeof(float));
-        if (!space->base) continue;
-        m->moe_layer[n] = i;
-        m->routing_ids[n] = ids;
-        m->routing_weights[n] = weights;
+        m->moe_layer[m->n_moe_layers] = i;
+        m->routing_ids[m->n_moe_layers] = scratch_take(space, rows * top_k * sizeof(int32_t));
+        m->routing_weights[m->n_moe_layers++] = scratch_take(space, rows * top_k * sizeof(float));
     }
-    FL_ASSERT(m->family->scratch_bytes <= sizeof unread);
-    m->view.scratch = scratch_take(space, m->family->scratch_bytes);
-    m->family->plan(space->base ? m->view.scratch : unread, &m->config, o, n_rows, space);
+    m->family->plan(m->view.scratch, &m->config, o, n_rows, space);
 }
 
-model_needs model_measure(model *m, const ops *o, int32_t n_rows_max, int32_t context_max)
+/* Weights are stored apart on a device, and where there are no files. */
+static bool is_stored(const model *m, const ops *o) { return !o->is_host || !m->weights; }
+
+fl_status model_measure(model_needs *out, model *m, const ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)
 {
     scratch_space space = { 0 };
+    weight_store store = { .type = weight_store_type(o) };
     FL_ASSERT(!m->o);
+    fl_status st = bind_all(m, true, is_stored(m, o) ? &store : NULL, err);
+    if (st != FL_OK) return st;
     lay_activations(m, o, n_rows_max, &space);
-    model_needs needs = { .expanded_bytes = m->expanded_bytes, .table_bytes = m->views.total_bytes, .scratch_bytes = space.n_bytes };
-    for (size_t i = 0; i < safetensors_count(m->weights); i++) needs.mapped_bytes += safetensors_at(m->weights, i)->n_bytes;
-    for (int i = 0; i < 2; i++) if (has_table(&m->config, i)) needs.table_bytes += rope_table_bytes(&m->config.rope[i], context_within(m, context_max));
-    return needs;
+    model_needs needs = { .stored_bytes = store.n_bytes, .expanded_bytes = m->expanded_bytes, .table_bytes = m->views.total_bytes, .scratch_bytes = space.n_bytes };
+    for (size_t i = 0; m->weights && i < safetensors_count(m->weights); i++) needs.mapped_bytes += safetensors_at(m->weights, i)->n_bytes;
+    for (int i = 0; i < 2; i++) if (has_table(&m->config, i)) needs.rope_bytes += rope_table_bytes(&m->config.rope[i], context_within(m, context_max));
+    *out = needs;
+    return FL_OK;
 }
 
 /* ---- open ---- */
 
-fl_status model_map(model **out, const char *model_dir, fl_err *err)
+/* random:SEED:CONFIG_DIR, where CONFIG_DIR may be the name of a shape that is built in (model_shapes.h). */
+static fl_status read_config(model *m, const char *path, bool *is_random, fl_err *err)
+{
+    char dir[4096];
+    const char *shape = NULL;
+    fl_status st = model_path_split(path, dir, sizeof dir, &shape, &m->random_seed, is_random, err);
+    if (st != FL_OK) return st;
+    return shape ? model_config_parse(&m->config, shape, strlen(shape), NULL, 0, err) : model_config_read(&m->config, dir, err);
+}
+
+/* What layers hold of activations, on the host. */
+static fl_status take_fixed(model *m, fl_err *err)
+{
+    const size_t n = (size_t)m->config.n_layers;
+    m->moe_layer = fl_arena_take(&m->fixed, n * sizeof *m->moe_layer);
+    m->routing_ids = fl_arena_take(&m->fixed, n * sizeof *m->routing_ids);
+    m->routing_weights = fl_arena_take(&m->fixed, n * sizeof *m->routing_weights);
+    m->view.scratch = fl_arena_take(&m->fixed, m->family->scratch_bytes);
+    return m->moe_layer && m->routing_ids && m->routing_weights && m->view.scratch ? FL_OK : fl_fail(err, FL_FULL, "model: no memory for %d layers", m->config.n_layers);
+}
+
+fl_status model_map(model **out, const char *path, fl_err *err)
 {
     fl_status status = FL_OK;
+    bool is_random = false;
     model *m = calloc(1, sizeof *m);
     if (!m) { status = fl_fail(err, FL_FULL, "model: no memory"); goto done; }
+    fl_arena_init(&m->fixed, 1 << 12, 0);
     fl_arena_init(&m->views, 1 << 16, 0);
     fl_arena_init(&m->values, 1 << 16, 0);
-    if ((status = model_config_read(&m->config, model_dir, err)) != FL_OK) goto done;
+    if ((status = read_config(m, path, &is_random, err)) != FL_OK) goto done;
     m->context_max = m->config.context_max;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strcmp(families[i]->name, m->config.architecture) == 0) m->family = families[i];
     FL_ASSERT(m->family);                                /* the config's table and this one name the same families */
-    if ((status = safetensors_open(&m->weights, model_dir, err)) != FL_OK) goto done;
-    if ((status = bind_all(m, true, err)) != FL_OK) goto done;
+    if (!is_random && (status = safetensors_open(&m->weights, path, err)) != FL_OK) goto done;
+    if ((status = take_fixed(m, err)) != FL_OK) goto done;
+    if ((status = bind_all(m, true, NULL, err)) != FL_OK) goto done;
     *out = m;
     m = NULL;
 done:
@@ -267,22 +327,28 @@ done:
 
 fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)
 {
-    const model_needs needs = model_measure(m, o, n_rows_max, context_max);
-    fl_status st = bind_all(m, false, err);
+    model_needs needs;
+    void *scratch = NULL;
+    fl_status st = model_measure(&needs, m, o, n_rows_max, context_max, err);
+    if (st != FL_OK) return st;
+    m->o = o;
     m->context_max = context_within(m, context_max);
     m->n_rows_max = n_rows_max;
-    for (int i = 0; st == FL_OK && i < 2; i++) if (has_table(&m->config, i)) st = rope_table_open(&m->ropes[i], &m->config.rope[i], m->context_max, err);
+    if (is_stored(m, o)) {
+        st = weight_store_open(&m->store, o, needs.stored_bytes, err);
+        if (st == FL_OK) st = bind_all(m, false, &m->store, err);
+        if (st == FL_OK) st = weight_store_finish(&m->store, err);
+    } else {
+        st = bind_all(m, false, NULL, err);
+    }
+    for (int i = 0; st == FL_OK && i < 2; i++) if (has_table(&m->config, i)) st = rope_table_open(&m->ropes[i], o, &m->config.rope[i], m->context_max, err);
+    if (st == FL_OK) st = o->take(o, &scratch, needs.scratch_bytes, "the activations of a step", err);
     if (st != FL_OK) return st;
-
-    void *memory = mmap(NULL, needs.scratch_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return fl_fail(err, FL_FULL, "model: no memory for the activations of %d rows (%zu bytes); lower the batch limit or the prefill budget", n_rows_max, needs.scratch_bytes);
-    m->scratch.base = memory;
+    m->scratch.base = scratch;
     lay_activations(m, o, n_rows_max, &m->scratch);
-    FL_ASSERT(m->scratch.n_bytes == needs.scratch_bytes && m->views.total_bytes + m->ropes[0].n_bytes + m->ropes[1].n_bytes == needs.table_bytes);
+    FL_ASSERT(m->scratch.n_bytes == needs.scratch_bytes && m->views.total_bytes == needs.table_bytes && m->ropes[0].n_bytes + m->ropes[1].n_bytes == needs.rope_bytes);
     FL_ASSERT(m->expanded_bytes == needs.expanded_bytes);
 
-    m->o = o;
     m->view.config = &m->config;
     m->view.embed = &m->embed;
     m->view.o = o;
@@ -293,10 +359,10 @@ fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, 
     return FL_OK;
 }
 
-fl_status model_open(model **out, const char *model_dir, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)
+fl_status model_open(model **out, const char *path, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)
 {
     model *m = NULL;
-    fl_status st = model_map(&m, model_dir, err);
+    fl_status st = model_map(&m, path, err);
     if (st == FL_OK) st = model_load(m, o, n_rows_max, context_max, err);
     if (st == FL_OK) *out = m;
     else model_close(m);
@@ -307,7 +373,9 @@ void model_close(model *m)
 {
     if (!m) return;
     for (int i = 0; i < 2; i++) rope_table_close(&m->ropes[i]);
-    if (m->scratch.base) munmap(m->scratch.base, m->scratch.n_bytes);
+    if (m->scratch.base) m->o->give(m->o, m->scratch.base, m->scratch.n_bytes);
+    weight_store_close(&m->store);
+    fl_arena_fini(&m->fixed);
     fl_arena_fini(&m->views);
     fl_arena_fini(&m->values);
     safetensors_close(m->weights);

@@ -1,5 +1,6 @@
-/* model.h - a model directory as a forward pass: config, mapped weights, rotary table, and one family's code from models/.
- * Weights  stay in the mapped file in their dtype; only views of them are allocated. F8_E4M3 alone is expanded at open, to 4 bytes a value.
+/* model.h - a model directory as a forward pass: config, mapped weights, rotary table, and one family's code from models/. Or random:SEED:CONFIG_DIR, for benches: the shape of
+ * CONFIG_DIR/config.json (or of a name in model_shapes.h), with random values.
+ * Weights  on the host they stay in the mapped file in their dtype (F8_E4M3 alone is expanded at open, to 4 bytes a value); on a device they are stored once (weight_store.h).
  * Threads  belongs to the engine thread. */
 #ifndef ENGINE_MODEL_H
 #define ENGINE_MODEL_H
@@ -16,41 +17,43 @@ typedef struct model model;
 /* What the router chose in one layer of the last model_forward. */
 typedef struct {
     int32_t layer, top_k;
-    const int32_t *ids;              /* [batch rows, top_k] in the order the router chose them; borrowed until the next forward */
-    const float *weights;            /* [batch rows, top_k] what each expert's output is multiplied by */
+    const int32_t *ids;              /* [batch rows, top_k] in the order the router chose them: the device's memory, until the next forward */
+    const float *weights;            /* [batch rows, top_k] what each expert's output is multiplied by: likewise */
 } model_routing;
 
 /* What model_load takes, and what lies in the mapped files. */
 typedef struct {
-    size_t mapped_bytes;             /* of all tensors, those of no use to the text model among them */
-    size_t expanded_bytes;           /* of F8_E4M3 weights as fp32 */
-    size_t table_bytes;              /* of rotary tables (address space, used as far as positions come) and views of weights */
-    size_t scratch_bytes;            /* activations */
+    size_t mapped_bytes;             /* of all tensors, those of no use to the text model among them; 0 when they are random */
+    size_t stored_bytes;             /* of weights on a device, or random ones */
+    size_t expanded_bytes;           /* of F8_E4M3 weights as fp32, on the host */
+    size_t table_bytes;              /* of views of weights, on the host */
+    size_t rope_bytes;               /* of rotary tables, on the device (on the host address space, used as far as positions come) */
+    size_t scratch_bytes;            /* activations, on the device */
 } model_needs;
 
-/* Map `model_dir` and hold it against itself: every tensor that the config asks for is there with its shape and dtype. Reads no weight, so it is as quick for a large model.
+/* Map the model at `path` and hold it against itself: every tensor that the config asks for is there with its shape and dtype. Reads no weight, so it is as quick for a large model.
  * FL_CORRUPT, FL_UNSUPPORTED or FL_NOT_FOUND with a sentence that names the file, field or tensor; FL_FULL without memory. */
-fl_status model_map(model **out, const char *model_dir, fl_err *err);
+fl_status model_map(model **out, const char *path, fl_err *err);
 
-/* For batches of at most n_rows_max rows and positions below context_max (0 = the config's). Before model_load. */
-model_needs model_measure(model *m, const ops *o, int32_t n_rows_max, int32_t context_max);
+/* For batches of at most n_rows_max rows and positions below context_max (0 = the config's), on o's device. Before model_load. FL_FULL without memory for the views. */
+fl_status model_measure(model_needs *needs, model *m, const ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err);
 
-/* Make a mapped model ready to run: every value is read once, F8_E4M3 is expanded. `o` is borrowed for life. FL_CORRUPT for a NaN, FL_FULL without memory; then it can only be closed. */
+/* Make a mapped model ready to run: every value is read once, and stored on a device that is not the host. `o` is borrowed for life. FL_CORRUPT for a NaN, FL_FULL without memory; then it can only be closed. */
 fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err);
 
 /* Both. */
-fl_status model_open(model **out, const char *model_dir, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err);
+fl_status model_open(model **out, const char *path, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err);
 void      model_close(model *m);                         /* accepts NULL */
 
 const model_config *model_describe(const model *m);
-const safetensors  *model_weights(const model *m);
+const safetensors  *model_weights(const model *m);       /* NULL when they are random */
 int32_t model_context(const model *m);
 dtype   model_dtype(const model *m);                     /* of the embedding table */
 
 /* Run the rows of `batch`, writing their keys, values and states, and store the final-norm hidden rows of batch->logit_rows in hidden [n_logits, config.hidden]. */
 void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, act *hidden);
 
-/* logits [n_rows, n_vocab] of hidden rows. */
+/* logits [n_rows, n_vocab] of hidden rows. All of these are the device's memory. */
 void model_logits(model *m, const act *hidden, int32_t n_rows, float *logits);
 
 model_routing model_routing_at(const model *m, int32_t index);

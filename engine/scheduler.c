@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "engine/host_pool.h"
 
 /* A sequence's memory on the host: its state, and the KV of its blocks from shared.n_blocks on; the blocks before are still in the pool. */
 struct seq_image {
@@ -9,13 +10,14 @@ struct seq_image {
     uint64_t request;
     int32_t n_cached;
     block_table shared;                  /* owned references */
-    float *state;                        /* owned [state_pool_slot_floats] */
-    float *kv;                           /* owned [(blocks - shared.n_blocks) * kv_cache_block_floats] */
+    void *state;                         /* owned piece of scheduler.host_states; NULL without recurrent layers */
+    void **kv;                           /* owned [blocks of n_cached]: pieces of scheduler.host_blocks, NULL for those still shared */
     seq_image *next, *previous;          /* in scheduler.images */
 };
 
 struct scheduler {
     kv_cache *kv; state_pool *states;    /* borrowed */
+    host_pool host_blocks, host_states;
     int32_t n_resident_max, prefill_budget;
     sequence **resident; int32_t n_resident;     /* owned array, oldest first */
     sequence *first, *last; int32_t n_waiting;   /* oldest first */
@@ -24,7 +26,7 @@ struct scheduler {
     uint64_t n_preemptions;
 };
 
-fl_status scheduler_open(scheduler **out, kv_cache *kv, state_pool *states, int32_t n_resident_max, int32_t prefill_budget, fl_err *err)
+fl_status scheduler_open(scheduler **out, ops *o, kv_cache *kv, state_pool *states, int32_t n_resident_max, int32_t prefill_budget, fl_err *err)
 {
     scheduler *s = calloc(1, sizeof *s);
     if (s) {
@@ -37,6 +39,8 @@ fl_status scheduler_open(scheduler **out, kv_cache *kv, state_pool *states, int3
     }
     s->kv = kv;
     s->states = states;
+    host_pool_init(&s->host_blocks, o, kv_cache_block_bytes(kv));
+    host_pool_init(&s->host_states, o, state_pool_slot_floats(states) * sizeof(float));
     s->n_resident_max = n_resident_max;
     s->prefill_budget = prefill_budget;
     *out = s;
@@ -47,6 +51,8 @@ void scheduler_close(scheduler *s)
 {
     if (!s) return;
     FL_ASSERT(s->n_resident == 0 && s->n_waiting == 0 && !s->images);
+    host_pool_fini(&s->host_blocks);
+    host_pool_fini(&s->host_states);
     free(s->resident);
     free(s->entries);
     free(s);
@@ -90,29 +96,49 @@ static void queue_remove(scheduler *s, sequence *seq)
 
 /* ---- images ---- */
 
+/* The image's blocks begin .. end - 1 from the pool to the host. */
+static fl_status image_copy_blocks(scheduler *s, seq_image *image, const int32_t *blocks, int32_t begin, int32_t end, fl_err *err)
+{
+    for (int32_t i = begin; i < end; i++) {
+        fl_status st = host_pool_take(&s->host_blocks, &image->kv[i], err);
+        if (st != FL_OK) return st;
+        kv_cache_copy_out(s->kv, blocks[i], image->kv[i]);
+    }
+    return FL_OK;
+}
+
+static void image_free(scheduler *s, seq_image *image)
+{
+    for (int32_t i = 0; image->kv && i < kv_blocks_of(image->n_cached); i++) host_pool_give(&s->host_blocks, image->kv[i]);
+    host_pool_give(&s->host_states, image->state);
+    kv_cache_release(s->kv, &image->shared, 0);
+    free(image->kv);
+    free(image);
+}
+
 /* Copy `seq` (resident) to the host but for its first n_shared blocks, which the image holds on to. It has no owner yet. */
 static fl_status image_make(scheduler *s, seq_image **out, const sequence *seq, int32_t n_shared, fl_err *err)
 {
     fl_status status = FL_OK;
-    const size_t block_floats = kv_cache_block_floats(s->kv), state_floats = state_pool_slot_floats(s->states);
     const int32_t n_blocks = kv_blocks_of(seq->n_cached);
     seq_image *image = calloc(1, sizeof *image);
-    if (!image) { status = fl_fail(err, FL_FULL, "scheduler: no host memory for a sequence"); goto done; }
+    if (image) image->kv = calloc((size_t)n_blocks, sizeof *image->kv);
+    if (!image || !image->kv) { status = fl_fail(err, FL_FULL, "scheduler: no host memory for a sequence"); goto done; }
     image->request = seq->request;
     image->n_cached = seq->n_cached;
-    image->state = malloc(state_floats * sizeof(float) + 1);
-    image->kv = malloc((size_t)(n_blocks - n_shared) * block_floats * sizeof(float) + 1);
-    if (!image->state || !image->kv) { status = fl_fail(err, FL_FULL, "scheduler: no host memory for the %d KV blocks of a sequence", n_blocks); goto done; }
     if ((status = kv_cache_share(s->kv, &image->shared, seq->table.blocks, n_shared, err)) != FL_OK) goto done;
-    state_pool_copy_out(s->states, seq->slot, image->state);
-    for (int32_t i = n_shared; i < n_blocks; i++) kv_cache_copy_out(s->kv, seq->table.blocks[i], image->kv + (size_t)(i - n_shared) * block_floats);
+    if (state_pool_slot_floats(s->states) > 0) {
+        if ((status = host_pool_take(&s->host_states, &image->state, err)) != FL_OK) goto done;
+        state_pool_copy_out(s->states, seq->slot, image->state);
+    }
+    if ((status = image_copy_blocks(s, image, seq->table.blocks, n_shared, n_blocks, err)) != FL_OK) goto done;
     image->next = s->images;
     if (s->images) s->images->previous = image;
     s->images = image;
     *out = image;
     image = NULL;
 done:
-    if (image) { free(image->state); free(image->kv); free(image); }
+    if (image) image_free(s, image);
     return status;
 }
 
@@ -122,10 +148,7 @@ static void image_drop(scheduler *s, seq_image *image)
     if (--image->n_owners > 0) return;
     if (image->previous) image->previous->next = image->next; else s->images = image->next;
     if (image->next) image->next->previous = image->previous;
-    kv_cache_release(s->kv, &image->shared, 0);
-    free(image->state);
-    free(image->kv);
-    free(image);
+    image_free(s, image);
 }
 
 /* Blocks that become free when the image gives up what it still holds in the pool. */
@@ -139,16 +162,9 @@ static int32_t image_frees(const scheduler *s, const seq_image *image)
 /* Move the image's blocks in the pool to the host as well. */
 static fl_status image_squeeze(scheduler *s, seq_image *image, fl_err *err)
 {
-    const size_t block_floats = kv_cache_block_floats(s->kv);
-    const int32_t n_blocks = kv_blocks_of(image->n_cached), n_shared = image->shared.n_blocks;
-    float *kv = malloc((size_t)n_blocks * block_floats * sizeof(float) + 1);
-    if (!kv) return fl_fail(err, FL_FULL, "scheduler: no host memory for the %d KV blocks of a sequence", n_blocks);
-    for (int32_t i = 0; i < n_shared; i++) kv_cache_copy_out(s->kv, image->shared.blocks[i], kv + (size_t)i * block_floats);
-    memcpy(kv + (size_t)n_shared * block_floats, image->kv, (size_t)(n_blocks - n_shared) * block_floats * sizeof(float));
-    free(image->kv);
-    image->kv = kv;
-    kv_cache_release(s->kv, &image->shared, 0);
-    return FL_OK;
+    fl_status st = image_copy_blocks(s, image, image->shared.blocks, 0, image->shared.n_blocks, err);
+    if (st == FL_OK) kv_cache_release(s->kv, &image->shared, 0);
+    return st;
 }
 
 /* The youngest image that holds blocks nobody else does, or NULL. */
@@ -233,13 +249,12 @@ static int32_t blocks_wanted(const sequence *seq)
 static fl_status restore(scheduler *s, sequence *seq, fl_err *err)
 {
     seq_image *image = seq->image;
-    const size_t block_floats = kv_cache_block_floats(s->kv);
     const int32_t n_shared = image->shared.n_blocks, n_blocks = kv_blocks_of(image->n_cached);
     fl_status st = kv_cache_share(s->kv, &seq->table, image->shared.blocks, n_shared, err);
     if (st == FL_OK) st = kv_cache_reserve(s->kv, &seq->table, blocks_wanted(seq) - n_shared, err);
     if (st != FL_OK) return st;
-    for (int32_t i = n_shared; i < n_blocks; i++) kv_cache_copy_in(s->kv, seq->table.blocks[i], image->kv + (size_t)(i - n_shared) * block_floats);
-    state_pool_copy_in(s->states, seq->slot, image->state);
+    for (int32_t i = n_shared; i < n_blocks; i++) kv_cache_copy_in(s->kv, seq->table.blocks[i], image->kv[i]);
+    if (image->state) state_pool_copy_in(s->states, seq->slot, image->state);
     seq->image = NULL;
     image_drop(s, image);
     return FL_OK;
@@ -277,17 +292,24 @@ fl_status scheduler_plan(scheduler *s, const plan_entry **entries, int32_t *n, f
     while (st == FL_OK && was_admitted) st = admit_head(s, &was_admitted, err);
     if (st != FL_OK) return st;
 
-    int32_t n_entries = 0, n_prefill = 0;
+    /* A chunk for every prompt as far as the budget goes, then what is left of it to the oldest ones: none waits behind a long prompt, and few are under way at a time. */
+    int32_t n_entries = 0, left = s->prefill_budget;
     for (int32_t i = 0; i < s->n_resident; i++) {
         sequence *seq = s->resident[i];
         plan_entry entry = { seq, seq->n_cached, 1, seq->n_cached < seq->n_prompt };
         if (entry.is_prefill) {
-            int32_t left = seq->n_prompt - seq->n_cached;
-            entry.n_rows = left < OPS_BLOCK_TOKENS ? left : OPS_BLOCK_TOKENS;
-            if (n_prefill + entry.n_rows > s->prefill_budget) continue;
-            n_prefill += entry.n_rows;
+            entry.n_rows = seq->n_prompt - seq->n_cached < OPS_BLOCK_TOKENS ? seq->n_prompt - seq->n_cached : OPS_BLOCK_TOKENS;
+            if (entry.n_rows > left) continue;
+            left -= entry.n_rows;
         }
         s->entries[n_entries++] = entry;
+    }
+    for (int32_t i = 0; i < n_entries; i++) {
+        plan_entry *entry = &s->entries[i];
+        if (!entry->is_prefill) continue;
+        const int32_t rest = entry->seq->n_prompt - entry->first - entry->n_rows, more = rest <= left ? rest : left / OPS_BLOCK_TOKENS * OPS_BLOCK_TOKENS;
+        entry->n_rows += more;
+        left -= more;
     }
     FL_ASSERT(n_entries > 0 || (s->n_resident == 0 && s->n_waiting == 0));
     *entries = s->entries;

@@ -6,7 +6,8 @@
  *
  * Order    older requests first, then lower samples. The waiting queue is admitted in that order and its head blocks the rest; the youngest is preempted first. So
  *          the oldest resident sequence runs in every step until it ends, and a pool that holds one full context suffices for any load.
- * Bits     the schedule decides when a row is computed, never what: a prompt runs in 64-token chunks at absolute positions, then one row a token.
+ * Prompts  run in 64-token chunks at absolute positions, as many in a step as the prefill budget holds: one for every prompt, what is left for the oldest.
+ * Bits     the schedule decides when a row is computed, never what.
  * Threads  belongs to the engine thread. */
 #ifndef ENGINE_SCHEDULER_H
 #define ENGINE_SCHEDULER_H
@@ -37,8 +38,8 @@ typedef struct sequence {
 /* One sequence's rows of the next step: positions first .. first + n_rows - 1. */
 typedef struct { sequence *seq; int32_t first, n_rows; bool is_prefill; } plan_entry;
 
-/* kv and states are borrowed for life; states has n_resident_max slots. prefill_budget >= 64. */
-fl_status scheduler_open(scheduler **out, kv_cache *kv, state_pool *states, int32_t n_resident_max, int32_t prefill_budget, fl_err *err);
+/* o, kv and states are borrowed for life; states has n_resident_max slots. prefill_budget >= 64. */
+fl_status scheduler_open(scheduler **out, ops *o, kv_cache *kv, state_pool *states, int32_t n_resident_max, int32_t prefill_budget, fl_err *err);
 void      scheduler_close(scheduler *s);                 /* accepts NULL; every sequence must be outside */
 
 void scheduler_add(scheduler *s, sequence *seq);         /* from outside to the waiting queue; seq is borrowed until it is outside again */

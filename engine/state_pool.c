@@ -2,22 +2,22 @@
 
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 struct state_pool {
+    ops *o;                              /* borrowed */
     int32_t n_layers, n_slots;
     size_t delta_floats, conv_floats;
-    float *pool; size_t pool_bytes;      /* owned mapping: delta of layer 0, conv of layer 0, delta of layer 1, ... */
+    float *pool; size_t pool_bytes;      /* owned, of the device: delta of layer 0, conv of layer 0, delta of layer 1, ... */
     int32_t *free_slots; int32_t n_free; /* owned stack */
     bool *is_taken;                      /* owned [n_slots] */
 };
 
-fl_status state_pool_open(state_pool **out, int32_t n_layers, size_t delta_floats, size_t conv_floats, int32_t n_slots, fl_err *err)
+fl_status state_pool_open(state_pool **out, ops *o, int32_t n_layers, size_t delta_floats, size_t conv_floats, int32_t n_slots, fl_err *err)
 {
     fl_status status = FL_OK;
     state_pool *pool = calloc(1, sizeof *pool);
     if (!pool) { status = fl_fail(err, FL_FULL, "state pool: no memory"); goto done; }
+    pool->o = o;
     pool->n_layers = n_layers;
     pool->n_slots = n_slots;
     pool->delta_floats = delta_floats;
@@ -33,12 +33,10 @@ fl_status state_pool_open(state_pool **out, int32_t n_layers, size_t delta_float
         status = fl_fail(err, FL_FULL, "state pool: %d slots are more than memory can address; lower the batch limit", n_slots);
         goto done;
     }
-    if (bytes > 0) {
-        void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (memory == MAP_FAILED) { status = fl_fail(err, FL_FULL, "state pool: no memory for %zu bytes; lower the batch limit", bytes); goto done; }
-        pool->pool = memory;
-        pool->pool_bytes = bytes;
-    }
+    void *memory = NULL;
+    if ((status = o->take(o, &memory, bytes, "the states of sequences; lower --batch", err)) != FL_OK) goto done;
+    pool->pool = memory;
+    pool->pool_bytes = bytes;
     *out = pool;
     pool = NULL;
 done:
@@ -51,7 +49,7 @@ void state_pool_close(state_pool *pool)
     if (!pool) return;
     if (pool->pool) {
         FL_ASSERT(pool->n_free == pool->n_slots);
-        munmap(pool->pool, pool->pool_bytes);
+        pool->o->give(pool->o, pool->pool, pool->pool_bytes);
     }
     free(pool->free_slots);
     free(pool->is_taken);
@@ -87,22 +85,21 @@ float *state_pool_conv(const state_pool *pool, int32_t layer)
     return state_pool_delta(pool, layer) + (size_t)pool->n_slots * pool->delta_floats;
 }
 
+/* The host has each layer's delta and conv behind each other, the device each layer's for all slots. */
 void state_pool_copy_out(const state_pool *pool, int32_t slot, float *host)
 {
-    for (int32_t layer = 0; layer < pool->n_layers; layer++) {
-        memcpy(host, state_pool_delta(pool, layer) + (size_t)slot * pool->delta_floats, pool->delta_floats * sizeof(float));
-        host += pool->delta_floats;
-        memcpy(host, state_pool_conv(pool, layer) + (size_t)slot * pool->conv_floats, pool->conv_floats * sizeof(float));
-        host += pool->conv_floats;
-    }
+    const size_t slot_bytes = (pool->delta_floats + pool->conv_floats) * sizeof(float), layer_bytes = (size_t)pool->n_slots * slot_bytes;
+    if (pool->n_layers == 0) return;
+    const float *delta = state_pool_delta(pool, 0) + (size_t)slot * pool->delta_floats, *conv = state_pool_conv(pool, 0) + (size_t)slot * pool->conv_floats;
+    pool->o->download_rows(pool->o, host, slot_bytes, delta, layer_bytes, pool->delta_floats * sizeof(float), (size_t)pool->n_layers);
+    pool->o->download_rows(pool->o, host + pool->delta_floats, slot_bytes, conv, layer_bytes, pool->conv_floats * sizeof(float), (size_t)pool->n_layers);
 }
 
 void state_pool_copy_in(state_pool *pool, int32_t slot, const float *host)
 {
-    for (int32_t layer = 0; layer < pool->n_layers; layer++) {
-        memcpy(state_pool_delta(pool, layer) + (size_t)slot * pool->delta_floats, host, pool->delta_floats * sizeof(float));
-        host += pool->delta_floats;
-        memcpy(state_pool_conv(pool, layer) + (size_t)slot * pool->conv_floats, host, pool->conv_floats * sizeof(float));
-        host += pool->conv_floats;
-    }
+    const size_t slot_bytes = (pool->delta_floats + pool->conv_floats) * sizeof(float), layer_bytes = (size_t)pool->n_slots * slot_bytes;
+    if (pool->n_layers == 0) return;
+    float *delta = state_pool_delta(pool, 0) + (size_t)slot * pool->delta_floats, *conv = state_pool_conv(pool, 0) + (size_t)slot * pool->conv_floats;
+    pool->o->upload_rows(pool->o, delta, layer_bytes, host, slot_bytes, pool->delta_floats * sizeof(float), (size_t)pool->n_layers);
+    pool->o->upload_rows(pool->o, conv, layer_bytes, host + pool->delta_floats, slot_bytes, pool->conv_floats * sizeof(float), (size_t)pool->n_layers);
 }

@@ -1,17 +1,18 @@
 /* state_pool.h - the recurrent states of one model's linear-attention layers: a slot holds one sequence's state of all of them.
- * Layout   for each linear layer delta [n_slots, n_v_heads, k_dim, v_dim] and conv [n_slots, conv_width - 1, n_channels], fp32, allocated once at open.
+ * Layout   for each linear layer delta [n_slots, n_v_heads, k_dim, v_dim] and conv [n_slots, conv_width - 1, n_channels], fp32, in the device's memory, taken once at open.
  * Threads  belongs to the engine thread. */
 #ifndef ENGINE_STATE_POOL_H
 #define ENGINE_STATE_POOL_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include "kernels/ops.h"
 #include "proto/status.h"
 
 typedef struct state_pool state_pool;
 
-/* n_layers >= 0 layers, each with delta_floats and conv_floats a slot. FL_FULL without memory. */
-fl_status state_pool_open(state_pool **out, int32_t n_layers, size_t delta_floats, size_t conv_floats, int32_t n_slots, fl_err *err);
+/* n_layers >= 0 layers, each with delta_floats and conv_floats a slot. `o` is borrowed for life. FL_FULL without memory. */
+fl_status state_pool_open(state_pool **out, ops *o, int32_t n_layers, size_t delta_floats, size_t conv_floats, int32_t n_slots, fl_err *err);
 void      state_pool_close(state_pool *pool);            /* accepts NULL; every slot must be free */
 
 int32_t state_pool_take(state_pool *pool);               /* a free slot, or -1; its contents are the last owner's (position 0 clears them) */

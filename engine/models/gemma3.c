@@ -22,10 +22,10 @@ static fl_status gemma3_bind(void **out, const bind_context *c, fl_err *err)
     fl_status st = FL_OK;
     for (int32_t i = 0; st == FL_OK && i < m->n_layers; i++) {
         layer_weights *w = &layers[i];
-        st = bind_weight(&w->input_norm, c, 1, m->hidden, err, "layers.%d.input_layernorm.weight", i);
-        if (st == FL_OK) st = bind_weight(&w->attention_norm, c, 1, m->hidden, err, "layers.%d.post_attention_layernorm.weight", i);
-        if (st == FL_OK) st = bind_weight(&w->pre_norm, c, 1, m->hidden, err, "layers.%d.pre_feedforward_layernorm.weight", i);
-        if (st == FL_OK) st = bind_weight(&w->post_norm, c, 1, m->hidden, err, "layers.%d.post_feedforward_layernorm.weight", i);
+        st = bind_small(&w->input_norm, c, 1, m->hidden, err, "layers.%d.input_layernorm.weight", i);
+        if (st == FL_OK) st = bind_small(&w->attention_norm, c, 1, m->hidden, err, "layers.%d.post_attention_layernorm.weight", i);
+        if (st == FL_OK) st = bind_small(&w->pre_norm, c, 1, m->hidden, err, "layers.%d.pre_feedforward_layernorm.weight", i);
+        if (st == FL_OK) st = bind_small(&w->post_norm, c, 1, m->hidden, err, "layers.%d.post_feedforward_layernorm.weight", i);
         if (st == FL_OK) st = bind_attention(&w->attention, c, i, m->n_heads * m->head_dim, true, err);
         if (st == FL_OK) st = bind_mlp(&w->mlp, c, i, "mlp", m->ff, err);
     }

@@ -30,7 +30,7 @@ static fl_status bind_mixture(layer_weights *w, const bind_context *c, int32_t i
     const char *shared = bind_has(c, "layers.%d.mlp.shared_experts.gate_proj.weight", i) ? "mlp.shared_experts" : "mlp.shared_expert";
     const char *bias = bind_has(c, "layers.%d.mlp.gate.e_score_correction_bias", i) ? "gate" : "experts";
     fl_status st = bind_experts(&w->experts, c, i, err);
-    if (st == FL_OK) st = bind_weight(&w->router_bias, c, 1, moe->n_experts, err, "layers.%d.mlp.%s.e_score_correction_bias", i, bias);
+    if (st == FL_OK) st = bind_small(&w->router_bias, c, 1, moe->n_experts, err, "layers.%d.mlp.%s.e_score_correction_bias", i, bias);
     if (st == FL_OK) st = bind_mlp(&w->mlp, c, i, shared, moe->shared_ff, err);
     return st;
 }
@@ -44,8 +44,8 @@ static fl_status laguna_bind(void **out, const bind_context *c, fl_err *err)
     for (int32_t i = 0; st == FL_OK && i < m->n_layers; i++) {
         layer_weights *w = &layers[i];
         const int32_t n_heads = m->layers[i].n_heads;
-        st = bind_weight(&w->input_norm, c, 1, m->hidden, err, "layers.%d.input_layernorm.weight", i);
-        if (st == FL_OK) st = bind_weight(&w->post_norm, c, 1, m->hidden, err, "layers.%d.post_attention_layernorm.weight", i);
+        st = bind_small(&w->input_norm, c, 1, m->hidden, err, "layers.%d.input_layernorm.weight", i);
+        if (st == FL_OK) st = bind_small(&w->post_norm, c, 1, m->hidden, err, "layers.%d.post_attention_layernorm.weight", i);
         if (st == FL_OK) st = bind_attention(&w->attention, c, i, n_heads * m->head_dim, true, err);
         if (st == FL_OK) st = bind_weight(&w->attention_gate, c, gate_width(m, n_heads), m->hidden, err, "layers.%d.self_attn.g_proj.weight", i);
         if (st == FL_OK) st = m->layers[i].is_mixture ? bind_mixture(w, c, i, err) : bind_mlp(&w->mlp, c, i, "mlp", m->ff, err);

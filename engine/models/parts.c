@@ -10,13 +10,13 @@ fl_status bind_attention(attention_weights *w, const bind_context *c, int32_t i,
     if (st == FL_OK) st = bind_weight(&w->k, c, kv_rows, m->hidden, err, "layers.%d.self_attn.k_proj.weight", i);
     if (st == FL_OK) st = bind_weight(&w->v, c, kv_rows, m->hidden, err, "layers.%d.self_attn.v_proj.weight", i);
     if (st == FL_OK) st = bind_weight(&w->o, c, m->hidden, out, err, "layers.%d.self_attn.o_proj.weight", i);
-    if (st == FL_OK && has_norms) st = bind_weight(&w->q_norm, c, 1, m->head_dim, err, "layers.%d.self_attn.q_norm.weight", i);
-    if (st == FL_OK && has_norms) st = bind_weight(&w->k_norm, c, 1, m->head_dim, err, "layers.%d.self_attn.k_norm.weight", i);
+    if (st == FL_OK && has_norms) st = bind_small(&w->q_norm, c, 1, m->head_dim, err, "layers.%d.self_attn.q_norm.weight", i);
+    if (st == FL_OK && has_norms) st = bind_small(&w->k_norm, c, 1, m->head_dim, err, "layers.%d.self_attn.k_norm.weight", i);
     if (st != FL_OK || !m->attention_bias) return st;
-    st = bind_weight(&w->q_bias, c, 1, q_rows, err, "layers.%d.self_attn.q_proj.bias", i);
-    if (st == FL_OK) st = bind_weight(&w->k_bias, c, 1, kv_rows, err, "layers.%d.self_attn.k_proj.bias", i);
-    if (st == FL_OK) st = bind_weight(&w->v_bias, c, 1, kv_rows, err, "layers.%d.self_attn.v_proj.bias", i);
-    if (st == FL_OK) st = bind_weight(&w->o_bias, c, 1, m->hidden, err, "layers.%d.self_attn.o_proj.bias", i);
+    st = bind_small(&w->q_bias, c, 1, q_rows, err, "layers.%d.self_attn.q_proj.bias", i);
+    if (st == FL_OK) st = bind_small(&w->k_bias, c, 1, kv_rows, err, "layers.%d.self_attn.k_proj.bias", i);
+    if (st == FL_OK) st = bind_small(&w->v_bias, c, 1, kv_rows, err, "layers.%d.self_attn.v_proj.bias", i);
+    if (st == FL_OK) st = bind_small(&w->o_bias, c, 1, m->hidden, err, "layers.%d.self_attn.o_proj.bias", i);
     return st;
 }
 
@@ -27,9 +27,9 @@ fl_status bind_mlp(mlp_weights *w, const bind_context *c, int32_t i, const char 
     if (st == FL_OK) st = bind_weight(&w->up, c, ff, hidden, err, "layers.%d.%s.up_proj.weight", i, part);
     if (st == FL_OK) st = bind_weight(&w->down, c, hidden, ff, err, "layers.%d.%s.down_proj.weight", i, part);
     if (st != FL_OK || !c->config->mlp_bias) return st;
-    st = bind_weight(&w->gate_bias, c, 1, ff, err, "layers.%d.%s.gate_proj.bias", i, part);
-    if (st == FL_OK) st = bind_weight(&w->up_bias, c, 1, ff, err, "layers.%d.%s.up_proj.bias", i, part);
-    if (st == FL_OK) st = bind_weight(&w->down_bias, c, 1, hidden, err, "layers.%d.%s.down_proj.bias", i, part);
+    st = bind_small(&w->gate_bias, c, 1, ff, err, "layers.%d.%s.gate_proj.bias", i, part);
+    if (st == FL_OK) st = bind_small(&w->up_bias, c, 1, ff, err, "layers.%d.%s.up_proj.bias", i, part);
+    if (st == FL_OK) st = bind_small(&w->down_bias, c, 1, hidden, err, "layers.%d.%s.down_proj.bias", i, part);
     return st;
 }
 

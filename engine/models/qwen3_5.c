@@ -43,18 +43,18 @@ static fl_status bind_delta(delta_weights *w, const bind_context *c, int32_t i, 
     if (st == FL_OK) st = bind_weight(&w->a, c, l->n_v_heads, hidden, err, "layers.%d.linear_attn.in_proj_a.weight", i);
     if (st == FL_OK) st = bind_weight(&w->b, c, l->n_v_heads, hidden, err, "layers.%d.linear_attn.in_proj_b.weight", i);
     if (st == FL_OK) st = bind_weight(&w->out, c, hidden, values, err, "layers.%d.linear_attn.out_proj.weight", i);
-    if (st == FL_OK) st = bind_weight(&w->conv, c, channels, l->conv_width, err, "layers.%d.linear_attn.conv1d.weight", i);
-    if (st == FL_OK) st = bind_weight(&w->a_log, c, 1, l->n_v_heads, err, "layers.%d.linear_attn.A_log", i);
-    if (st == FL_OK) st = bind_weight(&w->dt_bias, c, 1, l->n_v_heads, err, "layers.%d.linear_attn.dt_bias", i);
-    if (st == FL_OK) st = bind_weight(&w->norm, c, 1, l->v_dim, err, "layers.%d.linear_attn.norm.weight", i);
+    if (st == FL_OK) st = bind_small(&w->conv, c, channels, l->conv_width, err, "layers.%d.linear_attn.conv1d.weight", i);
+    if (st == FL_OK) st = bind_small(&w->a_log, c, 1, l->n_v_heads, err, "layers.%d.linear_attn.A_log", i);
+    if (st == FL_OK) st = bind_small(&w->dt_bias, c, 1, l->n_v_heads, err, "layers.%d.linear_attn.dt_bias", i);
+    if (st == FL_OK) st = bind_small(&w->norm, c, 1, l->v_dim, err, "layers.%d.linear_attn.norm.weight", i);
     return st;
 }
 
 static fl_status bind_layer(layer_weights *w, const bind_context *c, int32_t i, fl_err *err)
 {
     const model_config *m = c->config;
-    fl_status st = bind_weight(&w->input_norm, c, 1, m->hidden, err, "layers.%d.input_layernorm.weight", i);
-    if (st == FL_OK) st = bind_weight(&w->post_norm, c, 1, m->hidden, err, "layers.%d.post_attention_layernorm.weight", i);
+    fl_status st = bind_small(&w->input_norm, c, 1, m->hidden, err, "layers.%d.input_layernorm.weight", i);
+    if (st == FL_OK) st = bind_small(&w->post_norm, c, 1, m->hidden, err, "layers.%d.post_attention_layernorm.weight", i);
     if (st == FL_OK) st = m->layers[i].kind == LAYER_FULL_ATTENTION ? bind_attention(&w->attention, c, i, m->n_heads * 2 * m->head_dim, true, err) : bind_delta(&w->delta, c, i, err);
     if (st != FL_OK || !m->layers[i].is_mixture) return st == FL_OK ? bind_mlp(&w->mlp, c, i, "mlp", m->ff, err) : st;
     st = bind_experts(&w->experts, c, i, err);

@@ -45,8 +45,8 @@ static inline void golden_open(golden_model *g, const char *dir)
     golden_require(model_open(&g->m, dir, g->o, OPS_BLOCK_TOKENS, GOLDEN_CONTEXT, &err), &err);
     const model_config *c = model_describe(g->m);
     const cache_needs needs = model_config_caches(c);
-    golden_require(kv_cache_open(&g->kv, needs.kv_layers, c->n_kv_heads, c->head_dim, GOLDEN_CONTEXT / OPS_BLOCK_TOKENS, &err), &err);
-    golden_require(state_pool_open(&g->states, needs.state_layers, needs.delta_floats, needs.conv_floats, 1, &err), &err);
+    golden_require(kv_cache_open(&g->kv, g->o, needs.kv_layers, c->n_kv_heads, c->head_dim, GOLDEN_CONTEXT / OPS_BLOCK_TOKENS, &err), &err);
+    golden_require(state_pool_open(&g->states, g->o, needs.state_layers, needs.delta_floats, needs.conv_floats, 1, &err), &err);
     golden_require(kv_cache_reserve(g->kv, &g->table, GOLDEN_CONTEXT / OPS_BLOCK_TOKENS, &err), &err);
     g->slot = state_pool_take(g->states);
     g->n_vocab = c->n_vocab;

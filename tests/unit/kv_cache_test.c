@@ -7,11 +7,13 @@
 #include "engine/kv_cache.h"
 #include "engine/state_pool.h"
 
+static ops *o;
+
 static kv_cache *open_cache(int32_t n_blocks)
 {
     kv_cache *kv = NULL;
     fl_err err;
-    if (kv_cache_open(&kv, 2, 3, 5, n_blocks, &err) != FL_OK) fail_msg("%s", err.text);
+    if (kv_cache_open(&kv, o, 2, 3, 5, n_blocks, &err) != FL_OK) fail_msg("%s", err.text);
     return kv;
 }
 
@@ -60,7 +62,7 @@ static void block_goes_to_the_host_and_back_unchanged(void **state)
     kv_cache *kv = open_cache(3);
     block_table a = { 0 };
     fl_err err;
-    size_t n = kv_cache_block_floats(kv), one = 3 * OPS_BLOCK_TOKENS * 5;
+    size_t n = kv_cache_block_bytes(kv) / sizeof(float), one = 3 * OPS_BLOCK_TOKENS * 5;
     assert_int_equal(n, 2 * 2 * one);
     assert_int_equal(kv_cache_reserve(kv, &a, 3, &err), FL_OK);
     float *out = malloc(n * sizeof *out), *back = malloc(n * sizeof *back);
@@ -98,7 +100,7 @@ static void pool_beyond_memory_is_refused(void **state)
     (void)state;
     kv_cache *kv = NULL;
     fl_err err;
-    assert_int_equal(kv_cache_open(&kv, 1024, 1024, 1024, 1 << 20, &err), FL_FULL);
+    assert_int_equal(kv_cache_open(&kv, o, 1024, 1024, 1024, 1 << 20, &err), FL_FULL);
     assert_non_null(strstr(err.text, "smaller"));
     assert_null(kv);
 }
@@ -109,8 +111,8 @@ static void model_without_attention_needs_no_pool(void **state)
     kv_cache *kv = NULL;
     block_table a = { 0 };
     fl_err err;
-    assert_int_equal(kv_cache_open(&kv, 0, 2, 32, 4, &err), FL_OK);
-    assert_int_equal(kv_cache_block_floats(kv), 0);
+    assert_int_equal(kv_cache_open(&kv, o, 0, 2, 32, 4, &err), FL_OK);
+    assert_int_equal(kv_cache_block_bytes(kv), 0);
     assert_int_equal(kv_cache_reserve(kv, &a, 4, &err), FL_OK);
     kv_cache_release(kv, &a, 0);
     kv_cache_close(kv);
@@ -121,7 +123,7 @@ static void state_slot_goes_to_the_host_and_into_another(void **state)
     (void)state;
     state_pool *pool = NULL;
     fl_err err;
-    assert_int_equal(state_pool_open(&pool, 3, 6, 4, 2, &err), FL_OK);
+    assert_int_equal(state_pool_open(&pool, o, 3, 6, 4, 2, &err), FL_OK);
     int32_t a = state_pool_take(pool), b = state_pool_take(pool);
     assert_int_not_equal(a, b);
     assert_int_equal(state_pool_take(pool), -1);
@@ -141,6 +143,9 @@ static void state_slot_goes_to_the_host_and_into_another(void **state)
     state_pool_close(pool);
 }
 
+static int open_ops(void **state) { (void)state; return ops_cpu_open(&o, 1, NULL) == FL_OK ? 0 : -1; }
+static int close_ops(void **state) { (void)state; o->close(o); return 0; }
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -152,5 +157,5 @@ int main(void)
         cmocka_unit_test(model_without_attention_needs_no_pool),
         cmocka_unit_test(state_slot_goes_to_the_host_and_into_another),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_ops, close_ops);
 }

@@ -36,7 +36,7 @@ static void plan_grows_with_its_limits_alone(void **state)
     assert_int_equal(many.mapped, one.mapped);
     assert_int_equal(many.tables, one.tables);
     assert_true(many.activations > one.activations);
-    assert_int_equal(memory_plan_taken(&one), one.expanded + one.tables + one.activations + one.logits + one.kv + one.states);
+    assert_int_equal(memory_plan_taken(&one), one.expanded + one.tables + one.weights + one.activations + one.logits + one.kv + one.states);
     assert_int_equal(plan_of("odd_f8", (engine_options){ 0 }).expanded % 4, 0);
 }
 

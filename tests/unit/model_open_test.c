@@ -95,12 +95,46 @@ static void f8_without_its_scales_is_refused(void **state)
     copy_file("odd_f8", "config.json", NULL, NULL);
     copy_file("odd_f8", "model.safetensors", NULL, NULL);
     if (model_map(&m, folder, &err) != FL_OK) fail_msg("%s", err.text);
-    assert_true(model_measure(m, o, 64, 128).expanded_bytes > 0);
+    model_needs needs;
+    assert_int_equal(model_measure(&needs, m, o, 64, 128, &err), FL_OK);
+    assert_true(needs.expanded_bytes > 0 && needs.mapped_bytes > 0 && needs.stored_bytes == 0);
     if (model_load(m, o, 64, 128, &err) != FL_OK) fail_msg("%s", err.text);
     assert_int_equal(model_dtype(m), DTYPE_BF16);
     model_close(m);
     copy_file("odd_f8", "model.safetensors", "layers.0.mlp.up_proj.weight_scale_inv", "layers.0.mlp.up_proj.weight_xcale_inv");
     refuse(FL_NOT_FOUND, "tensor model.layers.0.mlp.up_proj.weight has dtype F8_E4M3, but neither model.layers.0.mlp.up_proj.weight_scale_inv nor");
+}
+
+/* Without files: shapes of a directory or of a name, values of a seed. */
+static void random_model_has_the_shape_of_its_config(void **state)
+{
+    (void)state;
+    model *m = NULL;
+    model_needs needs;
+    fl_err err;
+    char path[600];
+    copy_file("small_qwen3_5_moe", "config.json", NULL, NULL);
+    snprintf(path, sizeof path, "random:7:%s", folder);
+    if (model_open(&m, path, o, 64, 128, &err) != FL_OK) fail_msg("%s", err.text);
+    assert_null(model_weights(m));
+    assert_int_equal(model_dtype(m), DTYPE_BF16);
+    model_close(m);
+    static const char *const names[] = { "qwen3.5-0.8b", "qwen3-0.6b", "qwen3-8b", "qwen3.5-35b-a3b", "laguna-xs.2" };
+    static const double billions[] = { 0.75, 0.6, 8.2, 34.7, 33.4 };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "random:1:%s", names[i]);
+        if (model_map(&m, path, &err) != FL_OK) fail_msg("%s", err.text);
+        assert_int_equal(model_measure(&needs, m, o, 64, 128, &err), FL_OK);
+        double parameters = (double)needs.stored_bytes / 2e9;
+        if (parameters < 0.97 * billions[i] || parameters > 1.03 * billions[i]) fail_msg("%s has %.2f billion parameters, not %.2f", names[i], parameters, billions[i]);
+        model_close(m);
+    }
+    static const char *const wrong[] = { "random:", "random:x:qwen3-8b", "random:1", "random:1:", "random:99999999999999999999:qwen3-8b" };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(model_map(&m, wrong[i], &err), FL_INVALID);
+        assert_non_null(strstr(err.text, "random:SEED:CONFIG_DIR"));
+    }
+    assert_int_equal(model_map(&m, "random:1:qwen3-9b", &err), FL_NOT_FOUND);
 }
 
 static void untied_head_that_is_missing_is_named(void **state)
@@ -135,6 +169,7 @@ int main(void)
         cmocka_unit_test(dtype_that_holds_no_weights_is_named),
         cmocka_unit_test(shape_that_is_not_the_configs_is_named_with_both),
         cmocka_unit_test(f8_without_its_scales_is_refused),
+        cmocka_unit_test(random_model_has_the_shape_of_its_config),
         cmocka_unit_test(untied_head_that_is_missing_is_named),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

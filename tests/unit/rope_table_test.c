@@ -7,6 +7,7 @@
 #include <cmocka.h>
 #include "engine/rope_table.h"
 
+static ops *o;
 static const rope_config yarn = { .kind = ROPE_YARN, .n_rot = 6, .theta = 1e4, .factor = 4.0, .original_context = 512.0, .beta_fast = 32.0, .beta_slow = 1.0, .truncate = true };
 enum { N = 5000, HALF = 3 };
 
@@ -19,7 +20,7 @@ static void table_filled_in_steps_is_the_table_filled_at_once(void **state)
     assert_true(cos_table && sin_table);
     rope_inv_freq(inv_freq, &yarn);
     rope_fill(cos_table, sin_table, inv_freq, yarn.n_rot, 0, N, rope_attention_factor(&yarn));
-    assert_int_equal(rope_table_open(&t, &yarn, N, NULL), FL_OK);
+    assert_int_equal(rope_table_open(&t, o, &yarn, N, NULL), FL_OK);
     assert_int_equal(t.n_bytes, rope_table_bytes(&yarn, N));
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         rope_table_reach(&t, positions[i]);
@@ -37,7 +38,7 @@ static void long_context_costs_nothing_until_it_is_used(void **state)
 {
     (void)state;
     rope_table t;
-    assert_int_equal(rope_table_open(&t, &yarn, 1 << 24, NULL), FL_OK);
+    assert_int_equal(rope_table_open(&t, o, &yarn, 1 << 24, NULL), FL_OK);
     assert_int_equal(t.n_filled, 0);
     rope_table_reach(&t, 100);
     assert_true(t.n_filled < 10000);
@@ -45,11 +46,14 @@ static void long_context_costs_nothing_until_it_is_used(void **state)
     assert_null(t.memory);
 }
 
+static int open_ops(void **state) { (void)state; return ops_cpu_open(&o, 1, NULL) == FL_OK ? 0 : -1; }
+static int close_ops(void **state) { (void)state; o->close(o); return 0; }
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table_filled_in_steps_is_the_table_filled_at_once),
         cmocka_unit_test(long_context_costs_nothing_until_it_is_used),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, open_ops, close_ops);
 }
