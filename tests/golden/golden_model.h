@@ -27,7 +27,9 @@ typedef struct {
     state_pool *states;
     block_table table;
     int32_t slot, n_vocab;
-    float *hidden, *logits;          /* [64, hidden], [64, n_vocab] */
+    act *hidden; float *logits_there, *lse_there;        /* device: [64, hidden], [64, n_vocab], [64] */
+    float *logits, *lse;             /* on the host */
+    int32_t *routed; float *router_weights;              /* of one layer, on the host: [64, top_k] */
     size_t n_choices, n_other_choices;   /* expert choices compared, and different ones */
     double worst_logit, worst_logprob;
 } golden_model;
@@ -37,23 +39,45 @@ static inline void golden_require(fl_status st, const fl_err *err)
     if (st != FL_OK) fail_msg("%s", err->text);
 }
 
-static inline void golden_open(golden_model *g, const char *dir)
+static inline void *golden_memory(golden_model *g, size_t n_bytes)
+{
+    void *memory = NULL;
+    fl_err err;
+    golden_require(g->o->take(g->o, &memory, n_bytes, "a test", &err), &err);
+    return memory;
+}
+
+/* On `o`, which golden_close closes. */
+static inline void golden_open_on(golden_model *g, const char *dir, ops *o)
 {
     fl_err err;
-    *g = (golden_model){ .name = strrchr(dir, '/') + 1 };
-    golden_require(ops_cpu_open(&g->o, 1, &err), &err);
+    *g = (golden_model){ .name = strrchr(dir, '/') + 1, .o = o };
     golden_require(model_open(&g->m, dir, g->o, OPS_BLOCK_TOKENS, GOLDEN_CONTEXT, &err), &err);
     const model_config *c = model_describe(g->m);
     const cache_needs needs = model_config_caches(c);
+    const ops_limits limits = { OPS_BLOCK_TOKENS, 1, OPS_BLOCK_TOKENS, GOLDEN_CONTEXT / OPS_BLOCK_TOKENS, c->n_heads, c->head_dim };
     golden_require(kv_cache_open(&g->kv, g->o, needs.kv_layers, c->n_kv_heads, c->head_dim, GOLDEN_CONTEXT / OPS_BLOCK_TOKENS, &err), &err);
     golden_require(state_pool_open(&g->states, g->o, needs.state_layers, needs.delta_floats, needs.conv_floats, 1, &err), &err);
     golden_require(kv_cache_reserve(g->kv, &g->table, GOLDEN_CONTEXT / OPS_BLOCK_TOKENS, &err), &err);
+    golden_require(g->o->reserve(g->o, &limits, &err), &err);
     g->slot = state_pool_take(g->states);
     g->n_vocab = c->n_vocab;
-    g->hidden = calloc(OPS_BLOCK_TOKENS * (size_t)c->hidden, sizeof(float));
+    g->hidden = golden_memory(g, OPS_BLOCK_TOKENS * (size_t)c->hidden * g->o->act_bytes);
+    g->logits_there = golden_memory(g, OPS_BLOCK_TOKENS * (size_t)c->n_vocab * sizeof(float));
+    g->lse_there = golden_memory(g, OPS_BLOCK_TOKENS * sizeof(float));
     g->logits = calloc(OPS_BLOCK_TOKENS * (size_t)c->n_vocab, sizeof(float));
-    assert_non_null(g->hidden);
-    assert_non_null(g->logits);
+    g->lse = calloc(OPS_BLOCK_TOKENS, sizeof(float));
+    g->routed = calloc(OPS_BLOCK_TOKENS * (size_t)c->moe.top_k + 1, sizeof(int32_t));
+    g->router_weights = calloc(OPS_BLOCK_TOKENS * (size_t)c->moe.top_k + 1, sizeof(float));
+    assert_true(g->logits && g->lse && g->routed && g->router_weights);
+}
+
+static inline void golden_open(golden_model *g, const char *dir)
+{
+    ops *o = NULL;
+    fl_err err;
+    golden_require(ops_cpu_open(&o, 1, &err), &err);
+    golden_open_on(g, dir, o);
 }
 
 static inline void golden_close(golden_model *g)
@@ -62,13 +86,18 @@ static inline void golden_close(golden_model *g)
     state_pool_give(g->states, g->slot);
     kv_cache_close(g->kv);
     state_pool_close(g->states);
+    g->o->give(g->o, g->hidden, OPS_BLOCK_TOKENS * (size_t)model_describe(g->m)->hidden * g->o->act_bytes);
+    g->o->give(g->o, g->logits_there, OPS_BLOCK_TOKENS * (size_t)g->n_vocab * sizeof(float));
+    g->o->give(g->o, g->lse_there, OPS_BLOCK_TOKENS * sizeof(float));
     model_close(g->m);
     g->o->close(g->o);
-    free(g->hidden);
     free(g->logits);
+    free(g->lse);
+    free(g->routed);
+    free(g->router_weights);
 }
 
-/* Logits of positions first .. first + n - 1 in g->logits. */
+/* Logits of positions first .. first + n - 1 in g->logits, their log-sum-exps in g->lse. */
 static inline void golden_run(golden_model *g, const int32_t *ids, int32_t first, int32_t n, bool is_prefill)
 {
     int32_t positions[OPS_BLOCK_TOKENS], seq_of_row[OPS_BLOCK_TOKENS], rows[OPS_BLOCK_TOKENS], begin[2] = { 0, n };
@@ -76,7 +105,23 @@ static inline void golden_run(golden_model *g, const int32_t *ids, int32_t first
     ops_batch b = { .n_rows = n, .n_seqs = 1, .ids = ids, .positions = positions, .seq_of_row = seq_of_row, .row_begin = begin, .is_prefill = &is_prefill,
                     .state_slots = &g->slot, .block_tables = g->table.blocks, .table_stride = g->table.n_blocks, .logit_rows = rows, .n_logits = n };
     model_forward(g->m, &b, g->kv, g->states, g->hidden);
-    model_logits(g->m, g->hidden, n, g->logits);
+    model_logits(g->m, g->hidden, n, g->logits_there);
+    g->o->log_sum_exp(g->o, g->lse_there, g->logits_there, n, g->n_vocab);
+    g->o->download(g->o, g->logits, g->logits_there, (size_t)n * (size_t)g->n_vocab * sizeof(float));
+    g->o->download(g->o, g->lse, g->lse_there, (size_t)n * sizeof(float));
+    fl_err err;
+    golden_require(g->o->finish(g->o, &err), &err);
+}
+
+/* What the router chose for n rows of the last run in mixture layer `index`: in g->routed and g->router_weights. */
+static inline model_routing golden_routing(golden_model *g, int32_t index, int32_t n)
+{
+    model_routing r = model_routing_at(g->m, index);
+    g->o->download(g->o, g->routed, r.ids, (size_t)n * (size_t)r.top_k * sizeof(int32_t));
+    g->o->download(g->o, g->router_weights, r.weights, (size_t)n * (size_t)r.top_k * sizeof(float));
+    r.ids = g->routed;
+    r.weights = g->router_weights;
+    return r;
 }
 
 static inline int32_t golden_argmax(const float *logits, int32_t n)
@@ -117,7 +162,7 @@ static inline void golden_check_routing(golden_model *g, const json_t *routing, 
 {
     for (size_t at = 0; at < json_array_size(routing); at++) {
         const json_t *layer = json_array_get(routing, at), *experts = json_object_get(layer, "experts");
-        model_routing r = model_routing_at(g->m, (int32_t)at);
+        model_routing r = golden_routing(g, (int32_t)at, n);
         assert_int_equal(r.layer, json_integer_value(json_object_get(layer, "layer")));
         for (int32_t i = 0; i < n; i++)
             for (int32_t k = 0; k < r.top_k; k++) {
@@ -128,7 +173,7 @@ static inline void golden_check_routing(golden_model *g, const json_t *routing, 
 }
 
 /* One row of the prompt: its argmax, and the log-probability of the token that follows. */
-static inline void golden_check_row(golden_model *g, const json_t *c, const int32_t *prompt, int32_t n_prompt, int32_t position, const float *logits)
+static inline void golden_check_row(golden_model *g, const json_t *c, const int32_t *prompt, int32_t n_prompt, int32_t position, const float *logits, float lse)
 {
     char ours[160];
     const json_t *want_logits = json_object_get(c, "last_logits");
@@ -138,8 +183,6 @@ static inline void golden_check_row(golden_model *g, const json_t *c, const int3
         fail_msg("%s, prompt of %d: position %d has argmax %d, the reference %d; our top 5 %s", g->name, n_prompt, position, got, want, ours);
     }
     if (position + 1 < n_prompt) {
-        float lse;
-        g->o->log_sum_exp(g->o, &lse, logits, 1, g->n_vocab);
         double ours_lp = (double)(logits[prompt[position + 1]] - lse), ref = golden_number(json_object_get(c, "prompt_logprobs"), position);
         g->worst_logprob = fmax(g->worst_logprob, fabs(ours_lp - ref));
         if (!(fabs(ours_lp - ref) <= GOLDEN_TOLERANCE)) fail_msg("%s, prompt of %d: the log-probability of token %d is %.6f, the reference %.6f", g->name, n_prompt, position + 1, ours_lp, ref);
@@ -170,7 +213,7 @@ static inline void golden_check_case(golden_model *g, const json_t *c)
         int32_t n = n_prompt - first < OPS_BLOCK_TOKENS ? n_prompt - first : OPS_BLOCK_TOKENS;
         golden_run(g, prompt + first, first, n, true);
         golden_check_routing(g, json_object_get(c, "routing"), first, n);
-        for (int32_t i = 0; i < n; i++) golden_check_row(g, c, prompt, n_prompt, first + i, g->logits + (size_t)i * (size_t)g->n_vocab);
+        for (int32_t i = 0; i < n; i++) golden_check_row(g, c, prompt, n_prompt, first + i, g->logits + (size_t)i * (size_t)g->n_vocab, g->lse[i]);
         last = g->logits + (size_t)(n - 1) * (size_t)g->n_vocab;
     }
     for (int32_t i = 0; i < n_greedy; i++) {
@@ -198,19 +241,27 @@ static inline json_t *golden_load(const char *dir)
     return root;
 }
 
-/* Every case of one folder through the forward pass. */
-static inline void golden_check_model(const char *dir)
+/* Every case of one folder through the forward pass on `o`, which is closed. */
+static inline void golden_check_model_on(const char *dir, ops *o)
 {
     golden_model g;
     json_t *root = golden_load(dir);
     const json_t *cases = json_object_get(root, "cases");
-    golden_open(&g, dir);
+    golden_open_on(&g, dir, o);
     for (size_t i = 0; i < json_array_size(cases); i++) golden_check_case(&g, json_array_get(cases, i));
     print_message("%s: %zu cases, logits within %.1e, log-probabilities within %.1e, %zu of %zu expert choices differ\n", g.name, json_array_size(cases),
                   g.worst_logit, g.worst_logprob, g.n_other_choices, g.n_choices);
     if (g.n_other_choices * 1000 > g.n_choices) fail_msg("%s: %zu of %zu expert choices differ", g.name, g.n_other_choices, g.n_choices);
     golden_close(&g);
     json_decref(root);
+}
+
+static inline void golden_check_model(const char *dir)
+{
+    ops *o = NULL;
+    fl_err err;
+    golden_require(ops_cpu_open(&o, 1, &err), &err);
+    golden_check_model_on(dir, o);
 }
 
 #endif
