@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "coordinator/cores.h"
 #include "coordinator/daemon.h"
+#include "coordinator/engine_call.h"
 #include "coordinator/flags.h"
 #include "coordinator/progress.h"
 #include "coordinator/run_files.h"
@@ -45,6 +46,7 @@ typedef struct {
     char ipc_dir[64], endpoint[96];
     job_settings settings;               /* what the user asks for; owned */
     coord_daemon *daemon;                /* owned */
+    int n_gpus;                          /* that workers compute on; 0 = the CPU */
     spawn *workers;                      /* owned */
     stored_job *job;                     /* borrowed */
     worker_numbers *seen; size_t n_seen; /* owned */
@@ -84,6 +86,7 @@ static fl_status resolve_model(run *r, fl_err *err)
 {
     fl_status st = fl_model_path(r->options->model, r->model, sizeof r->model, err);
     if (st != FL_OK) return is_the_world(err);
+    if (strncmp(r->model, "random:", 7) == 0) return FL_OK;          /* no files; the worker looks at it */
     if (access(r->model, F_OK) != 0) return fl_fail_errno(err, errno, "the model %s cannot be used", r->model);
     char *real = realpath(r->model, NULL);
     if (real && strlen(real) < sizeof r->model) snprintf(r->model, sizeof r->model, "%s", real);
@@ -181,6 +184,26 @@ static fl_status find_or_make_job(run *r, fl_err *err)
     return run_files_remember(&r->files, err);
 }
 
+/* One class of device for the whole run: GPUs where they are asked for, or may be used and are there. */
+static fl_status choose_device(run *r, fl_err *err)
+{
+    const run_options *o = r->options;
+    char *text = NULL;
+    if (strcmp(o->device, "cpu") == 0) return FL_OK;
+    fl_status st = engine_call((const char *const[]){ "gpus", NULL }, &text, err);
+    if (st != FL_OK) return is_the_world(err);
+    json_t *report = json_loads(text, 0, NULL);
+    const char *why = json_string_value(json_object_get(report, "why"));
+    r->n_gpus = (int)json_array_size(json_object_get(report, "gpus"));
+    if (r->n_gpus == 0 && strcmp(o->device, "cuda") == 0) st = fl_fail(err, FL_IO, "%s; use --device cpu", why ? why : "the worker does not say which GPUs are here");
+    if ((uint64_t)r->n_gpus < o->workers && r->n_gpus > 0 && o->kv_tokens == 0)
+        st = fl_fail(err, FL_INVALID, "%" PRIu64 " workers would share %d GPU%s, and the first takes all memory for its KV pool; give --workers %d, or --kv-tokens for a part each", o->workers, r->n_gpus,
+                     r->n_gpus == 1 ? "" : "s", r->n_gpus);
+    json_decref(report);
+    free(text);
+    return st;
+}
+
 static fl_status start_workers(run *r, fl_err *err)
 {
     const run_options *o = r->options;
@@ -200,7 +223,7 @@ static fl_status start_workers(run *r, fl_err *err)
         argv[argc++] = texts[i];
     }
     argv[argc] = NULL;
-    return spawn_open(&r->workers, argv, (int)o->workers, err);
+    return spawn_open(&r->workers, argv, (int)o->workers, r->n_gpus, err);
 }
 
 /* ---- while it runs ---- */
@@ -398,6 +421,7 @@ static fl_status prepare(run *r, fl_err *err)
     if (st == FL_NOT_FOUND) st = is_the_world(err);
     if (st == FL_OK) st = resolve_model(r, err);
     if (st == FL_OK) st = read_settings(r, err);
+    if (st == FL_OK) st = choose_device(r, err);
     if (st == FL_OK && o->restart) st = clear_spool(r->files.spool, o->unsafe_spool, err);
     if (st == FL_OK) st = make_endpoint(r, err);
     if (st != FL_OK) return st;
@@ -452,7 +476,7 @@ int cmd_run(int argc, char **argv)
         { "--errors", FLAG_TEXT, "ERR.jsonl", "where failed rows go (default OUT.errors.jsonl)", &o.errors, 0, 0, false },
         { "--workers", FLAG_NUMBER, "N", "worker processes (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
         { "--threads", FLAG_NUMBER, "N", "threads of each worker (default: its share of all cores)", &o.threads, 1, 1024, false },
-        { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute (default auto)", &o.device, 0, 0, false },
+        { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute; auto is cuda where this machine has a GPU it can use (default)", &o.device, 0, 0, false },
         { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },
         { "--duplicates", FLAG_CHOICE, "error|suffix", "a custom_id that stands twice: the later rows fail, or are named ID#<line> (default error)", &o.duplicates, 0, 0, false },
@@ -466,8 +490,8 @@ int cmd_run(int argc, char **argv)
         { "--force", FLAG_SWITCH, "", "overwrite output files that are not this job's", &o.force, 0, 0, false },
         { "--restart", FLAG_SWITCH, "", "forget what the spool holds and begin anew", &o.restart, 0, 0, false },
         { "--unsafe-spool", FLAG_SWITCH, "", "allow a spool on a network file system", &o.unsafe_spool, 0, 0, false },
-        { "--batch", FLAG_NUMBER, "N", "sequences in one batch step of a worker", &o.batch, 1, 4096, false },
-        { "--prefill-budget", FLAG_NUMBER, "N", "prompt tokens in one batch step", &o.prefill_budget, 1, 1 << 20, false },
+        { "--batch", FLAG_NUMBER, "N", "sequences in one batch step of a worker (default 64, on a GPU 256)", &o.batch, 1, 4096, false },
+        { "--prefill-budget", FLAG_NUMBER, "N", "prompt tokens in one batch step (default 512, on a GPU 4096)", &o.prefill_budget, 1, 1 << 20, false },
         { "--kv-tokens", FLAG_NUMBER, "N", "size of a worker's KV pool in tokens", &o.kv_tokens, 1, (uint64_t)1 << 40, false },
         { "--json", FLAG_SWITCH, "", "print a summary as one JSON object at the end", &o.as_json, 0, 0, false },
     };
@@ -481,7 +505,6 @@ int cmd_run(int argc, char **argv)
     const char *operands[FLAGS_OPERANDS_MAX];
     int n_operands = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n_operands);
     if (status >= 0) return status;
-    if (strcmp(o.device, "cuda") == 0) return flags_end(ENDED_ENVIRONMENT, NAME, "this build computes on the CPU only: use --device cpu, or leave it out");
     o.job = operands[0];
     return run_job(&o);
 }

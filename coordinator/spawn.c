@@ -32,6 +32,7 @@ typedef struct {
 struct spawn {
     char **argv;                                         /* owned copy */
     slot *slots; int n_slots;                            /* owned */
+    int n_gpus; char *device;                            /* the last of argv, set for each worker */
     bool restarts, shows;
     int deaths_in_a_row;
     uint64_t deaths;
@@ -83,6 +84,7 @@ static fl_status start_slot(spawn *s, slot *w, fl_err *err)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return fl_fail_errno(err, errno, "no pipe to a worker");
+    if (s->n_gpus > 0) snprintf(s->device, sizeof "--device=cuda:0000000000", "--device=cuda:%u", (unsigned)(w - s->slots) % (unsigned)s->n_gpus % 10000u);
     pid_t parent = getpid(), pid = fork();
     if (pid == 0) become_worker(s->argv, ends[1], parent);
     int error = errno;
@@ -100,19 +102,22 @@ static fl_status start_slot(spawn *s, slot *w, fl_err *err)
     return FL_OK;
 }
 
-fl_status spawn_open(spawn **out, char *const *argv, int n_workers, fl_err *err)
+fl_status spawn_open(spawn **out, char *const *argv, int n_workers, int n_gpus, fl_err *err)
 {
     fl_status st = FL_OK;
     int argc = 0;
     while (argv[argc]) argc++;
     spawn *s = calloc(1, sizeof *s);
     if (!s) return fl_fail(err, FL_FULL, "no memory for workers");
-    s->argv = calloc((size_t)argc + 1, sizeof *s->argv);
+    s->argv = calloc((size_t)argc + 2, sizeof *s->argv);
     s->slots = calloc((size_t)n_workers, sizeof *s->slots);
     if (!s->argv || !s->slots) { st = fl_fail(err, FL_FULL, "no memory for %d workers", n_workers); goto done; }
     for (int i = 0; i < argc; i++) {
         if (!(s->argv[i] = strdup(argv[i]))) { st = fl_fail(err, FL_FULL, "no memory for a worker's arguments"); goto done; }
     }
+    if (n_gpus > 0 && !(s->argv[argc] = strdup("--device=cuda:0000000000"))) { st = fl_fail(err, FL_FULL, "no memory for a worker's arguments"); goto done; }
+    s->device = n_gpus > 0 ? s->argv[argc] : NULL;
+    s->n_gpus = n_gpus;
     s->restarts = true;
     s->shows = getenv("TOKENFLEET_LOG") != NULL;
     s->n_slots = n_workers;

@@ -73,6 +73,8 @@ static fl_status open_pools(engine *e, fl_err *err)
     FL_ASSERT(kv_cache_block_bytes(e->kv) * (size_t)e->plan.kv_blocks == e->plan.kv);
     FL_ASSERT(state_pool_slot_floats(e->states) * sizeof(float) * (size_t)e->plan.batch_max == e->plan.states);
     e->info.kv_tokens = (int64_t)e->plan.kv_blocks * OPS_BLOCK_TOKENS;
+    e->info.batch_max = e->plan.batch_max;
+    e->info.prefill_budget = e->plan.prefill_budget;
     return FL_OK;
 }
 

@@ -38,6 +38,7 @@ typedef struct {
     const int32_t *eos_ids; int32_t n_eos;
     float temperature, top_p, min_p, repetition_penalty; int32_t top_k;      /* generation_config.json; OpenAI's defaults where absent */
     int64_t kv_tokens;
+    int32_t batch_max, prefill_budget;       /* what this engine was opened for */
     bool has_tokenizer;
 } engine_info;
 

@@ -91,7 +91,7 @@ void child_link_close(child_link *link)
     free(link);
 }
 
-#define ARGS_MAX 20
+#define ARGS_MAX 24
 typedef struct { char *v[ARGS_MAX]; int n; char numbers[ARGS_MAX][24]; } arg_list;
 
 static void add_number(arg_list *args, char *flag, int64_t value, bool always)
@@ -103,12 +103,20 @@ static void add_number(arg_list *args, char *flag, int64_t value, bool always)
     args->n += 2;
 }
 
+static void add_text(arg_list *args, char *flag, const char *value)
+{
+    args->v[args->n++] = flag;
+    args->v[args->n++] = (char *)(uintptr_t)value;
+}
+
 static void build_args(arg_list *args, const worker_options *options, int fd)
 {
     *args = (arg_list){ .n = 3 };
     args->v[0] = "tokenfleet-worker";
     args->v[1] = "--model";
     args->v[2] = (char *)(uintptr_t)options->model;
+    add_text(args, "--device", options->device);
+    add_text(args, "--precision", options->precision);
     add_number(args, "--serve", fd, true);
     add_number(args, "--threads", options->n_threads, false);
     add_number(args, "--batch", options->batch_max, false);
@@ -382,7 +390,7 @@ static void judge(const child_link *link, child_end *end)
     bool is_oom = end->signal_number == SIGKILL && !link->was_killed && link->n_oom_before >= 0 && oom_count_read() > link->n_oom_before;
     if (is_oom) snprintf(end->sentence, sizeof end->sentence, "the kernel ended the engine process for want of memory");
     if (link->hung_ms) snprintf(end->sentence, sizeof end->sentence, "the engine process computed no token for %lld s and was ended", (long long)(link->hung_ms / 1000));
-    end->is_evidence = is_crash(end->signal_number) || is_oom || link->was_hung || (end->signal_number == 0 && end->exit_status == WORKER_ENDED_MEMORY);
+    end->is_evidence = is_crash(end->signal_number) || is_oom || link->was_hung || (end->signal_number == 0 && (end->exit_status == WORKER_ENDED_MEMORY || end->exit_status == WORKER_ENDED_GPU));
 }
 
 void child_link_reap(child_link *link, child_end *end)

@@ -18,6 +18,7 @@
 #include "proto/demo_path.h"
 #include "proto/log.h"
 #include "proto/wire.h"
+#include "worker/gpu_module.h"
 #include "worker/row_prep.h"
 
 #define EVENTS_MAX 64
@@ -128,7 +129,7 @@ static void sample_set_done(slot *s, uint32_t sample)
 static fl_status say_hello(child *c, const worker_options *options, fl_err *err)
 {
     const engine_info *info = engine_describe(c->engine);
-    uint64_t batch = options->batch_max ? (uint64_t)options->batch_max : 64, kv = 2 * (uint64_t)info->kv_tokens, context = (uint64_t)info->context_max;
+    uint64_t batch = (uint64_t)info->batch_max, kv = 2 * (uint64_t)info->kv_tokens, context = (uint64_t)info->context_max;
     uint64_t credit = batch * CREDIT_TOKENS_A_SEQUENCE < kv ? batch * CREDIT_TOKENS_A_SEQUENCE : kv;
     wire_msg m = { .type = WIRE_HELLO, .hello = {
         .release = wire_text(TOKENFLEET_VERSION), .model = wire_text(strcmp(options->model, FL_DEMO_MODEL) ? info->name : FL_DEMO_MODEL),
@@ -429,10 +430,13 @@ static fl_status serve(child *c, fl_arena *arena, fl_err *err)
 static fl_status child_open(child *c, const worker_options *options, fl_err *err)
 {
     fl_status st;
+    fl_err why = { 0 };
     engine_options e = { .model = c->model, .n_threads = options->n_threads, .batch_max = options->batch_max, .prefill_budget = options->prefill_budget,
                          .context_max = options->context_max, .kv_tokens = options->kv_tokens };
     if ((st = fl_model_path(options->model, c->model, sizeof c->model, err)) != FL_OK) return st;
     if ((c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return fl_fail_errno(err, errno, "worker: make an eventfd");
+    if (options->gpu >= 0 && (st = gpu_module_ops(&e.ops, options->gpu, strcmp(options->precision, "f32") == 0 ? CUDA_F32 : CUDA_16_BIT, &why)) != FL_OK)
+        return fl_fail(err, st, "%s; use --device cpu", why.text);
     if ((st = engine_open(&c->engine, &e, err)) != FL_OK) return st;
     if ((st = row_maker_open(&c->maker, c->model, engine_describe(c->engine), err)) != FL_OK) return st;
     return row_prep_start(&c->prep, c->maker, c->wake_fd, err);
@@ -492,7 +496,7 @@ int engine_child_main(const worker_options *options)
     if (st != FL_OK && st != FL_CLOSED) {                        /* FL_CLOSED: the starter is gone, so nobody waits for anything */
         bool is_own_limit = st == FL_FULL && has_memory_limit();
         fprintf(stderr, "tokenfleet-worker: the engine stops: %s%s\n", err.text, is_own_limit ? " (it reached the limit that ulimit sets this process)" : "");
-        status = is_own_limit ? WORKER_ENDED_MEMORY : WORKER_ENDED_FAILED;
+        status = is_own_limit ? WORKER_ENDED_MEMORY : st == FL_GPU ? WORKER_ENDED_GPU : WORKER_ENDED_FAILED;
     }
 done:
     child_close(&c);

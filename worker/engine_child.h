@@ -5,7 +5,7 @@
  *          it falls idle.
  * Takes    JOB (once a job; the first one counts), GRANT, REVOKE, STOP: drain 1 finishes what was granted, drain 0 forgets it; both then exit.
  * Ends     exit status 0 after STOP or at the end of the stream; 3 when the model cannot be opened, 5 when a memory limit of this
- *          process (ulimit) refused it memory, and 1 when the engine failed otherwise, each with one
+ *          process (ulimit) refused it memory, 6 when a kernel failed on the GPU (named in the sentence; the process cannot use it any more), and 1 when the engine failed otherwise, each with one
  *          sentence on stderr.
  * Memory   the engine's plan, plus lines and token ids of the rows granted: what the starter grants bounds it.
  * Threads  the engine thread (this one), one that prepares rows (row_prep.h), and the engine's own. */

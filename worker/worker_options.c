@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "worker/gpu_probe.h"
+#include "worker/gpu_module.h"
 
 #define PROGRESS_S 300               /* before the coordinator's 600 takes the lease away */
 
@@ -53,23 +53,28 @@ static int set_value(const option *o, const char *text)
     return -1;
 }
 
-/* A GPU is looked for, so that the sentence says what is here; computing on it is for a later release. */
-static int refuse_cuda(const char *number)
+int32_t worker_device_gpu(const char *device)
 {
-    cuda_device gpu;
+    if (strcmp(device, "cpu") == 0) return -1;
+    if (strncmp(device, "cuda:", 5) != 0) return -2;
+    const size_t n = strspn(device + 5, "0123456789");
+    return n < 1 || n > 4 || device[5 + n] ? -2 : (int32_t)strtol(device + 5, NULL, 10);
+}
+
+/* The GPU itself is the engine process's to open: its parent would only take memory there. */
+static int check_device(const worker_options *o)
+{
     fl_err err = { 0 };
-    if (strlen(number) > 4) return usage("--device cuda:N takes a GPU's number, not '%.40s'", number);
-    if (gpu_probe((int32_t)strtol(number, NULL, 10), &gpu, &err) == FL_OK)
-        fprintf(stderr, "tokenfleet-worker: GPU %s is an %s (sm_%d), but this release computes on the CPU only: use --device cpu\n", number, gpu.name, gpu.sm);
-    else fprintf(stderr, "tokenfleet-worker: %s; use --device cpu\n", err.text);
+    if (o->gpu == -2) return usage("--device is cpu or cuda:N with a GPU's number, not '%.40s'", o->device);
+    if (strcmp(o->precision, "16") != 0 && strcmp(o->precision, "f32") != 0) return usage("--precision is 16 or f32, not '%.40s'", o->precision);
+    if (o->gpu < 0 || gpu_module_check(&err) == FL_OK) return -1;
+    fprintf(stderr, "tokenfleet-worker: %s; or use --device cpu\n", err.text);
     return WORKER_ENDED_ENVIRONMENT;
 }
 
-/* The device and the roles this release has. */
-static int check_device_and_roles(const char *device, const char *roles)
+/* The roles this release has. */
+static int check_roles(const char *roles)
 {
-    if (strncmp(device, "cuda:", 5) == 0 && device[5] && device[5 + strspn(device + 5, "0123456789")] == '\0') return refuse_cuda(device + 5);
-    if (strcmp(device, "cpu") != 0) return usage("--device is cpu or cuda:N, not '%.40s'", device);
     if (strcmp(roles, "grade") == 0 || strcmp(roles, "generate,grade") == 0 || strcmp(roles, "grade,generate") == 0)
         return usage("this release grades nothing yet: use --roles generate");
     if (strcmp(roles, "generate") != 0) return usage("--roles is generate, grade or both with a comma, not '%.40s'", roles);
@@ -78,17 +83,18 @@ static int check_device_and_roles(const char *device, const char *roles)
 
 int worker_options_parse(worker_options *out, int argc, char **argv)
 {
-    const char *device = "cpu", *roles = "generate";
+    const char *roles = "generate";
     int64_t serve = -1, threads = 0, batch = 0, budget = 0, kv = 0, context = 0, progress = PROGRESS_S;
-    worker_options parsed = { 0 };
+    worker_options parsed = { .device = "cpu", .precision = "16" };
     const option options[] = {
         {"--connect", OPTION_TEXT, "ENDPOINT", "the coordinator: tcp://127.0.0.1:PORT or ipc:///PATH (required)", &parsed.connect, 0, 0},
         {"--model", OPTION_TEXT, "PATH", "a model directory, or demo for the model that ships (required)", &parsed.model, 0, 0},
-        {"--device", OPTION_TEXT, "cpu|cuda:N", "where to compute (default cpu)", &device, 0, 0},
+        {"--device", OPTION_TEXT, "cpu|cuda:N", "where to compute (default cpu)", &parsed.device, 0, 0},
+        {"--precision", OPTION_TEXT, "16|f32", "what a GPU computes in: bf16 (f16 before sm_80; default), or fp32 to find errors with", &parsed.precision, 0, 0},
         {"--roles", OPTION_TEXT, "ROLES", "generate (default, and the only one in this release)", &roles, 0, 0},
         {"--threads", OPTION_NUMBER, "N", "threads of the engine (default: all cores)", &threads, 1, 1024},
-        {"--batch", OPTION_NUMBER, "N", "sequences in one batch step (default 64)", &batch, 1, 4096},
-        {"--prefill-budget", OPTION_NUMBER, "N", "prompt tokens in one batch step (default 512)", &budget, 1, 1 << 20},
+        {"--batch", OPTION_NUMBER, "N", "sequences in one batch step (default 64, on a GPU 256)", &batch, 1, 4096},
+        {"--prefill-budget", OPTION_NUMBER, "N", "prompt tokens in one batch step (default 512, on a GPU 4096)", &budget, 1, 1 << 20},
         {"--kv-tokens", OPTION_NUMBER, "N", "size of the KV pool in tokens (default: what the memory plan allows)", &kv, 1, (int64_t)1 << 40},
         {"--max-context", OPTION_NUMBER, "N", "longest prompt and completion together (default: the model's)", &context, 1, 1 << 30},
         {"--progress-limit", OPTION_NUMBER, "S", "seconds without a new token after which the engine is ended and started again (default 300)", &progress, 1, 86400},
@@ -108,7 +114,9 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
         int status = set_value(o, equals ? equals + 1 : argv[++i]);
         if (status >= 0) return status;
     }
-    int status = check_device_and_roles(device, roles);
+    parsed.gpu = worker_device_gpu(parsed.device);
+    int status = check_device(&parsed);
+    if (status < 0) status = check_roles(roles);
     if (status >= 0) return status;
     if (!parsed.model) return usage("--model is missing: give a model directory, or demo");
     if (!parsed.connect && serve < 0) return usage("--connect is missing: give the coordinator's endpoint, such as tcp://127.0.0.1:7070");
