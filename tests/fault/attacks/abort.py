@@ -1,0 +1,4 @@
+# expect: error
+import os
+def add(a, b):
+    os.abort()

@@ -1,0 +1,4 @@
+# expect: syntax
+def add(a, b):
+    x = 1
+  return x

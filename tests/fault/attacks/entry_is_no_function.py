@@ -1,0 +1,2 @@
+# expect: error
+add = 3

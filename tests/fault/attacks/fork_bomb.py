@@ -1,0 +1,8 @@
+# expect: !
+import os
+def add(a, b):
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            pass

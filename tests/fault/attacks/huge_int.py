@@ -1,0 +1,3 @@
+# expect: wrong
+def add(a, b):
+    return 7 ** 100000

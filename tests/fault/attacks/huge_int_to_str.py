@@ -1,0 +1,3 @@
+# expect: !
+def add(a, b):
+    return str(10 ** 10 ** 6)

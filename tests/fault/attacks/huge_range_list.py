@@ -1,0 +1,3 @@
+# expect: memory
+def add(a, b):
+    return list(range(10 ** 12))

@@ -1,0 +1,3 @@
+# expect: memory
+def add(a, b):
+    return "x" * 10 ** 12

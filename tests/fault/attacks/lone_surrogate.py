@@ -1,0 +1,3 @@
+# expect: wrong
+def add(a, b):
+    return "\ud800\udfff\x00"

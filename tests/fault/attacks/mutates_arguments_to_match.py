@@ -1,0 +1,4 @@
+# expect: wrong
+def add(a, b):
+    a = b = 0
+    return None

@@ -1,0 +1,3 @@
+# expect: error
+def plus(a, b):
+    return a + b

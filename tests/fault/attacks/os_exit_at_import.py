@@ -1,0 +1,3 @@
+# expect: error
+import os
+os._exit(0)

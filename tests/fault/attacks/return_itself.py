@@ -1,0 +1,5 @@
+# expect: output_limit
+def add(a, b):
+    cycle = []
+    cycle.append(cycle)
+    return cycle

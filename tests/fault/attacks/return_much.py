@@ -1,0 +1,3 @@
+# expect: output_limit
+def add(a, b):
+    return "x" * (8 << 20)

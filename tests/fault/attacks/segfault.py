@@ -1,0 +1,4 @@
+# expect: error
+import ctypes
+def add(a, b):
+    ctypes.string_at(0)

@@ -1,0 +1,10 @@
+# expect: timeout
+import signal
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+def add(a, b):
+    while True:
+        pass

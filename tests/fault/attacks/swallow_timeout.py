@@ -1,0 +1,8 @@
+# expect: timeout
+def add(a, b):
+    while True:
+        try:
+            while True:
+                pass
+        except BaseException:
+            continue

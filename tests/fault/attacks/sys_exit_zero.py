@@ -1,0 +1,4 @@
+# expect: error
+import sys
+def add(a, b):
+    sys.exit(0)

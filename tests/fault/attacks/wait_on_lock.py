@@ -1,0 +1,6 @@
+# expect: timeout
+import threading
+def add(a, b):
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
