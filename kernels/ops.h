@@ -25,6 +25,8 @@
 #define OPS_CONV_WIDTH_MAX 8             /* conv_silu */
 #define OPS_EXPERTS_MAX 4096             /* moe_route */
 
+#define OPS_NOTE_BYTES 240               /* prepare */
+
 /* How stored weights are encoded. The first three hold a value an element; of the others (kernels/quant.h) a row is blocks of 32 to 256 values. */
 typedef enum {
     DTYPE_F32, DTYPE_BF16, DTYPE_F16,
@@ -69,6 +71,9 @@ typedef struct {
     int32_t n_heads, head_dim;           /* of attention; 0 without any */
 } ops_limits;
 
+/* A product that calls will make: of linear, or of linear_f32; n_rows at most. */
+typedef struct { weight w; bool is_f32; int32_t n_rows; } ops_product;
+
 typedef struct ops ops;
 struct ops {
     const char *name;                    /* "cpu-avx512", "cpu-avx2", "cpu-scalar", "cuda-bf16", "cuda-f16", "cuda-f32" */
@@ -99,6 +104,9 @@ struct ops {
     void (*copy)(ops *o, void *to, const void *from, size_t n_bytes);
     /* to[i] = middle + reach * r(seed, i), i < n: r in -1 .. 1 is random_value() below. type is F32, BF16 or F16. */
     void (*fill_random)(ops *o, void *to, dtype type, size_t n, uint64_t seed, float middle, float reach);
+    /* The model's products without bias, to find the fastest kernels for them; results have the same bits without this call, products of many rows take longer. Once,
+     * after the weights lie on the device and while it has memory for the results of one product, twice. note [OPS_NOTE_BYTES]: a line for the log, or empty. */
+    fl_status (*prepare)(ops *o, const ops_product *products, int32_t n, char *note, fl_err *err);
     /* Take all that calls on batches within `limits` will need, now: none takes memory later. Once, after the weights lie on the device. */
     fl_status (*reserve)(ops *o, const ops_limits *limits, fl_err *err);
     /* Waits for all calls so far. FL_GPU, naming the kernel, when one failed: then the device cannot be used by this process any more. */

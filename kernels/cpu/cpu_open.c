@@ -144,6 +144,12 @@ static void cpu_fill_random(ops *o, void *to, dtype type, size_t n, uint64_t see
     }
 }
 
+static fl_status cpu_prepare(ops *o, const ops_product *products, int32_t n, char *note, fl_err *err)
+{
+    (void)o; (void)products; (void)n; (void)err;
+    note[0] = '\0';
+    return FL_OK;
+}
 static fl_status cpu_reserve(ops *o, const ops_limits *limits, fl_err *err) { (void)o; (void)limits; (void)err; return FL_OK; }
 static fl_status cpu_finish(ops *o, fl_err *err) { (void)o; (void)err; return FL_OK; }
 static void cpu_begin(ops *o, const ops_batch *b) { (void)o; (void)b; }
@@ -198,6 +204,7 @@ fl_status ops_cpu_open(ops **out, int32_t n_threads, fl_err *err)
     c->table.wait_upload = cpu_wait_upload;
     c->table.copy = cpu_copy;
     c->table.fill_random = cpu_fill_random;
+    c->table.prepare = cpu_prepare;
     c->table.reserve = cpu_reserve;
     c->table.finish = cpu_finish;
     c->table.begin = cpu_begin;

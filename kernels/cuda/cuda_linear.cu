@@ -1,4 +1,5 @@
 /* cuda_linear.cu - y = x w^T (+ bias). The arithmetic is cuda_product.cuh's; here are the forms for few and many rows and the choice among them. */
+#include "kernels/cuda/cuda_cublas.h"
 #include "kernels/cuda/cuda_product.cuh"
 
 template <typename T> struct linear_arg {
@@ -79,7 +80,7 @@ template <typename T> static void linear_call(ops *table, void *y, const act *x,
     const bool with_bias = bias && bias->data;
     FL_ASSERT(w->data && w->type == dtype_of<T>::value && w->n_rows >= 1 && w->n_cols >= 1 && n_rows >= 0 && is_aligned(w->data, sizeof(T)));
     FL_ASSERT(!with_bias || (bias->type == DTYPE_F32 && bias->n_cols == w->n_rows));
-    if (n_rows == 0) return;
+    if (n_rows == 0 || (!with_bias && cublas_linear(cuda_of(table), (const cublas *)cuda_of(table)->linear, y, x, w, n_rows, is_f32))) return;
     linear_arg<T> a = {};
     a.w = (const T *)w->data;
     a.x = (const T *)x;
@@ -122,16 +123,33 @@ template <typename T> static cudaError_t linear_allow_all(const ops_cuda *o)
 }
 template <> cudaError_t linear_allow_all<float>(const ops_cuda *o) { (void)o; return cudaSuccess; }
 
+/* cuBLASLt is opened here and not before: without this call, as in most tests, our own kernels serve everything. */
+template <typename T> static fl_status cuda_prepare(ops *table, const ops_product *products, int32_t n, char *note, fl_err *err)
+{
+    ops_cuda *o = cuda_of(table);
+    note[0] = '\0';
+    linear_close(o);
+    cublas *c = cublas_open(o, dtype_of<T>::value, note);
+    if (c) cublas_prepare(o, c, products, n, note);
+    o->linear = c;
+    return table->finish(table, err);
+}
+
 template <typename T> fl_status linear_install(ops_cuda *o, fl_err *err)
 {
     const cudaError_t e = linear_allow_all<T>(o);
     if (e != cudaSuccess) return fl_fail(err, FL_GPU, "cuda: GPU %d refuses the shared memory of products: %s", o->device, cudaGetErrorString(e));
     o->table.linear = cuda_linear<T>;
     o->table.linear_f32 = cuda_linear_f32<T>;
+    o->table.prepare = cuda_prepare<T>;
     return FL_OK;
 }
 template fl_status linear_install<float>(ops_cuda *o, fl_err *err);
 template fl_status linear_install<__nv_bfloat16>(ops_cuda *o, fl_err *err);
 template fl_status linear_install<__half>(ops_cuda *o, fl_err *err);
 
-void linear_close(ops_cuda *o) { (void)o; }
+void linear_close(ops_cuda *o)
+{
+    cublas_close((cublas *)o->linear);
+    o->linear = NULL;
+}
