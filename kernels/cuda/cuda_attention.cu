@@ -1,5 +1,5 @@
-/* cuda_attention.cu - softmax attention over paged keys and values, on CUDA cores: the form of fp32 mode and of GPUs before sm_80. Others go to
- * cuda_attention_mma.cu.
+/* cuda_attention.cu - softmax attention over paged keys and values: the entry of the table, the merge of splits, and a form on CUDA cores for fp32 mode and for what
+ * the forms on tensor cores (cuda_attention_wgmma.cu, cuda_attention_decode.cu) do not take: other GPUs, head_dim not a multiple of 8.
  * Shapes   q [n_rows] heads q_head_stride apart, rows q_stride apart; k, v [n_blocks, n_kv_heads, 64, head_dim]; out [n_rows, n_heads, head_dim].
  *          head_dim 1 .. 256; n_heads a multiple of n_kv_heads.
  * Sums     Queries meet keys in tiles of 32 at absolute positions, ascending, as in online softmax (Milakov & Gimelshein 2018, arXiv:1805.02867). In a tile:
@@ -176,7 +176,8 @@ template <typename T> static void cuda_attention(ops *table, act *out, const act
     const attention_call<T> a = { (T *)out, (const T *)q, (const T *)kv->k, (const T *)kv->v, q_stride, q_head_stride, n_heads, kv->n_kv_heads, kv->head_dim, window, scale,
                                   o->batch };
     const size_t shared = shared_bytes(kv->head_dim);
-    if (o->batch.n_tiles > 0)
+    if (attention_wgmma_takes<T>(o, kv->head_dim)) attention_wgmma_run<T>(o, a);
+    else
         launch(o, "attention_prefill", attention_prefill<T>, dim3((unsigned)(o->batch.n_tiles * (OPS_BLOCK_TOKENS / QUERIES)), (unsigned)n_heads), LANES * QUERIES, shared, a);
 
     const int32_t n_splits = (o->batch.most_context + ATTENTION_SPLIT - 1) / ATTENTION_SPLIT, n_parts = (n_heads / kv->n_kv_heads + QUERIES - 1) / QUERIES;
@@ -186,7 +187,8 @@ template <typename T> static void cuda_attention(ops *table, act *out, const act
         n = (int32_t)(state->n_partials / row_floats < 65535 ? state->n_partials / row_floats : 65535);
         if (n > o->batch.n_decodes - first) n = o->batch.n_decodes - first;
         const attention_partial partial = { state->partials, n_splits, first };
-        launch(o, "attention_decode", attention_decode<T>, dim3((unsigned)n_splits, (unsigned)n, (unsigned)(kv->n_kv_heads * n_parts)), LANES * QUERIES, shared, a, partial);
+        if (attention_decode_takes<T>(o, kv->head_dim)) attention_decode_run<T>(o, a, partial, n);
+        else launch(o, "attention_decode", attention_decode<T>, dim3((unsigned)n_splits, (unsigned)n, (unsigned)(kv->n_kv_heads * n_parts)), LANES * QUERIES, shared, a, partial);
         launch(o, "attention_merge", attention_merge<T>, dim3((unsigned)n_heads, (unsigned)n), kv->head_dim <= 64 ? 64 : kv->head_dim <= 128 ? 128 : 256, 0, a, partial);
     }
 }
@@ -204,7 +206,8 @@ template <typename T> fl_status attention_install(ops_cuda *o, fl_err *err)
     state->partials = (float *)partials;
     cudaError_t e = cudaFuncSetAttribute(attention_prefill<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes(OPS_HEAD_DIM_MAX));
     if (e == cudaSuccess) e = cudaFuncSetAttribute(attention_decode<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes(OPS_HEAD_DIM_MAX));
-    if (e != cudaSuccess) return fl_fail(err, FL_GPU, "cuda: attention cannot have %zu bytes of shared memory: %s", shared_bytes(OPS_HEAD_DIM_MAX), cudaGetErrorString(e));
+    if (e == cudaSuccess && o->sm == 90) e = attention_wgmma_install<T>();
+    if (e != cudaSuccess) return fl_fail(err, FL_GPU, "cuda: attention cannot have the shared memory it needs: %s", cudaGetErrorString(e));
     return FL_OK;
 }
 

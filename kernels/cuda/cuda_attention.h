@@ -21,4 +21,18 @@ static __device__ __forceinline__ float *attention_partial_at(const attention_pa
     return p.at + (((size_t)row * p.n_splits + split) * n_heads + head) * (size_t)(ATTENTION_PARTIAL_HEAD + head_dim);
 }
 
+/* The forms on tensor cores. `takes` depends on the GPU and the model alone, so a model's rows always take the same form. */
+template <typename T> bool attention_wgmma_takes(const ops_cuda *o, int head_dim);              /* cuda_attention_wgmma.cu: prompts */
+template <typename T> void attention_wgmma_run(ops_cuda *o, const attention_call<T> &a);
+template <typename T> cudaError_t attention_wgmma_install(void);
+template <typename T> bool attention_decode_takes(const ops_cuda *o, int head_dim);             /* cuda_attention_decode.cu: decode rows, n_rows from partial.first_row */
+template <typename T> void attention_decode_run(ops_cuda *o, const attention_call<T> &a, const attention_partial &partial, int n_rows);
+
+/* fp32 mode has no such forms. */
+template <> inline bool attention_wgmma_takes<float>(const ops_cuda *, int) { return false; }
+template <> inline void attention_wgmma_run<float>(ops_cuda *, const attention_call<float> &) {}
+template <> inline cudaError_t attention_wgmma_install<float>(void) { return cudaSuccess; }
+template <> inline bool attention_decode_takes<float>(const ops_cuda *, int) { return false; }
+template <> inline void attention_decode_run<float>(ops_cuda *, const attention_call<float> &, const attention_partial &, int) {}
+
 #endif
