@@ -196,9 +196,6 @@ static fl_status choose_device(run *r, fl_err *err)
     const char *why = json_string_value(json_object_get(report, "why"));
     r->n_gpus = (int)json_array_size(json_object_get(report, "gpus"));
     if (r->n_gpus == 0 && strcmp(o->device, "cuda") == 0) st = fl_fail(err, FL_IO, "%s; use --device cpu", why ? why : "the worker does not say which GPUs are here");
-    if ((uint64_t)r->n_gpus < o->workers && r->n_gpus > 0 && o->kv_tokens == 0)
-        st = fl_fail(err, FL_INVALID, "%" PRIu64 " workers would share %d GPU%s, and the first takes all memory for its KV pool; give --workers %d, or --kv-tokens for a part each", o->workers, r->n_gpus,
-                     r->n_gpus == 1 ? "" : "s", r->n_gpus);
     json_decref(report);
     free(text);
     return st;
@@ -210,8 +207,9 @@ static fl_status start_workers(run *r, fl_err *err)
     uint64_t cores = (uint64_t)cores_here(), threads = o->threads ? o->threads : cores > o->workers ? cores / o->workers : 1;
     const struct { const char *flag; uint64_t value; } numbers[] = {
         { "--threads", threads }, { "--batch", o->batch }, { "--prefill-budget", o->prefill_budget }, { "--kv-tokens", o->kv_tokens }, { "--max-context", o->max_context },
+        { "--gpu-share", r->n_gpus ? (o->workers + (uint64_t)r->n_gpus - 1) / (uint64_t)r->n_gpus : 0 },
     };
-    char program[4096], texts[5][24];
+    char program[4096], texts[6][24];
     char *argv[WORKER_ARGS_MAX] = { program, "--connect", r->endpoint, "--model", strcmp(o->model, FL_DEMO_MODEL) == 0 ? FL_DEMO_MODEL : r->model };      /* the name it announces */
     int argc = 5;
     fl_status st = spawn_find_beside("tokenfleet-worker", program, sizeof program, err);

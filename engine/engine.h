@@ -20,6 +20,7 @@ typedef struct engine engine;
 typedef struct {
     const char *model;               /* a model directory, or random:SEED:CONFIG_DIR (model.h) */
     struct ops *ops;                 /* where to compute: engine_open takes it over, also when it fails; NULL = the CPU */
+    int32_t n_sharing;               /* engines that share the memory of ops' GPU; 0 = 1 */
     int32_t n_threads;               /* of the CPU; 0 = all cores of this process */
     int32_t batch_max;               /* sequences in a step, 1 .. 4096; 0 = 64, on a GPU 256 */
     int32_t prefill_budget;          /* prompt tokens in a step; whole 64-token chunks, at least one; 0 = 512, on a GPU 4096 */

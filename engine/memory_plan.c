@@ -58,6 +58,7 @@ fl_status memory_plan_make(memory_plan *out, model *m, ops *o, const engine_opti
     plan.context = options->context_max > 0 && options->context_max < c->context_max ? options->context_max : c->context_max;
     if ((st = model_measure(&needs, m, o, plan.n_rows, plan.context, err)) != FL_OK) return st;
     o->measure(o, &plan.device_free, &plan.device_all);
+    if (options->n_sharing > 1 && plan.device_free > plan.device_all / (uint64_t)options->n_sharing) plan.device_free = plan.device_all / (uint64_t)options->n_sharing;
     plan.mapped = needs.mapped_bytes;
     plan.expanded = needs.expanded_bytes;
     plan.tables = needs.table_bytes + (o->is_host ? needs.rope_bytes : 0);

@@ -19,7 +19,7 @@ typedef struct {
     uint64_t mapped, expanded, tables;   /* weight files; F8_E4M3 weights as fp32; views (and on the host rotary tables) */
     uint64_t weights, ropes;             /* stored weights (on a device, and random ones); rotary tables of a device */
     uint64_t activations, logits, kv, states, reserve;   /* reserve: of a device, for what its libraries and copies of batches take */
-    uint64_t device_free, device_all;    /* before any of it was taken; 0 on the host */
+    uint64_t device_free, device_all;    /* before any of it was taken, this engine's share of it; 0 on the host */
     uint64_t sequence_kv, sequence_state;        /* of one sequence of `context` tokens */
 } memory_plan;
 

@@ -432,7 +432,7 @@ static fl_status child_open(child *c, const worker_options *options, fl_err *err
     fl_status st;
     fl_err why = { 0 };
     engine_options e = { .model = c->model, .n_threads = options->n_threads, .batch_max = options->batch_max, .prefill_budget = options->prefill_budget,
-                         .context_max = options->context_max, .kv_tokens = options->kv_tokens };
+                         .context_max = options->context_max, .kv_tokens = options->kv_tokens, .n_sharing = options->gpu_share };
     if ((st = fl_model_path(options->model, c->model, sizeof c->model, err)) != FL_OK) return st;
     if ((c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return fl_fail_errno(err, errno, "worker: make an eventfd");
     if (options->gpu >= 0 && (st = gpu_module_ops(&e.ops, options->gpu, strcmp(options->precision, "f32") == 0 ? CUDA_F32 : CUDA_16_BIT, &why)) != FL_OK)

@@ -84,13 +84,14 @@ static int check_roles(const char *roles)
 int worker_options_parse(worker_options *out, int argc, char **argv)
 {
     const char *roles = "generate";
-    int64_t serve = -1, threads = 0, batch = 0, budget = 0, kv = 0, context = 0, progress = PROGRESS_S;
+    int64_t serve = -1, threads = 0, batch = 0, budget = 0, kv = 0, context = 0, share = 0, progress = PROGRESS_S;
     worker_options parsed = { .device = "cpu", .precision = "16" };
     const option options[] = {
         {"--connect", OPTION_TEXT, "ENDPOINT", "the coordinator: tcp://127.0.0.1:PORT or ipc:///PATH (required)", &parsed.connect, 0, 0},
         {"--model", OPTION_TEXT, "PATH", "a model directory, or demo for the model that ships (required)", &parsed.model, 0, 0},
         {"--device", OPTION_TEXT, "cpu|cuda:N", "where to compute (default cpu)", &parsed.device, 0, 0},
         {"--precision", OPTION_TEXT, "16|f32", "what a GPU computes in: bf16 (f16 before sm_80; default), or fp32 to find errors with", &parsed.precision, 0, 0},
+        {"--gpu-share", OPTION_NUMBER, "N", "workers that share the GPU's memory in equal parts (default 1)", &share, 1, 64},
         {"--roles", OPTION_TEXT, "ROLES", "generate (default, and the only one in this release)", &roles, 0, 0},
         {"--threads", OPTION_NUMBER, "N", "threads of the engine (default: all cores)", &threads, 1, 1024},
         {"--batch", OPTION_NUMBER, "N", "sequences in one batch step (default 64, on a GPU 256)", &batch, 1, 4096},
@@ -123,6 +124,7 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
     if (parsed.connect && serve >= 0) return usage("--connect and --serve exclude each other");
     parsed.serve_fd = (int)serve;
     parsed.n_threads = (int32_t)threads;
+    parsed.gpu_share = (int32_t)share;
     parsed.batch_max = (int32_t)batch;
     parsed.prefill_budget = (int32_t)budget;
     parsed.context_max = (int32_t)context;

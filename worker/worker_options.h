@@ -13,6 +13,7 @@ typedef struct {
     const char *model;               /* a path, "demo", or random:SEED:SHAPE */
     const char *device;              /* "cpu" or "cuda:N" */
     int32_t gpu;                     /* its number; -1 = the CPU */
+    int32_t gpu_share;               /* workers that share it; 0 = 1 */
     const char *precision;           /* "16" or "f32": what a GPU computes in */
     int32_t n_threads, batch_max, prefill_budget, context_max;   /* engine_options; 0 = its default */
     int64_t kv_tokens;
