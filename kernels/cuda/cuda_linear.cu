@@ -32,10 +32,10 @@ template <typename F, typename T, typename Y> static __device__ __forceinline__ 
 /* Blocks of one stretch of the weight are neighbours: it is read from memory once. */
 template <typename F, bool IS_ALIGNED, typename T> static __global__ void __launch_bounds__(F::THREADS) linear_kernel(const linear_arg<T> a)
 {
-    extern __shared__ __align__(128) char shared[];
+    extern __shared__ __align__(1024) char shared[];
     const int m_begin = blockIdx.x * F::BM, n_begin = blockIdx.y * F::BN;
     product<F, IS_ALIGNED, T>::tile(shared, [&](int n) { return a.w + (size_t)min(n_begin + n, a.n_out - 1) * a.n_in; },
-                                    [&](int m) { return a.x + (size_t)min(m_begin + m, a.n_rows - 1) * a.n_in; }, a.n_in);
+                                    [&](int m) { return a.x + (size_t)min(m_begin + m, a.n_rows - 1) * a.n_in; }, a.n_in, a.n_rows - m_begin);
     if (a.is_f32) linear_store<F, T, float>(a, (const float *)shared, n_begin, m_begin);
     else linear_store<F, T, T>(a, (const float *)shared, n_begin, m_begin);
 }
@@ -48,6 +48,7 @@ typedef product_form<32, 32, 16, 32, 128, 5> form_32;
 typedef product_form<32, 64, 16, 32, 128, 4> form_64_narrow;
 typedef product_form<64, 64, 32, 32, 64, 6> form_64;
 typedef product_form<128, 128, 64, 64, 64, 3> form_128;              /* many: 64 by 64 a warp, two blocks a multiprocessor */
+typedef product_form<256, 128, 64, 64, 64, 4, true> form_wide;       /* the same on sm_90a */
 typedef product_form<32, 32, 16, 16, 64, 2> form_any;                /* rows of any alignment, and GPUs without asynchronous copies */
 
 template <typename F, bool IS_ALIGNED, typename T> static void linear_launch(ops_cuda *o, const linear_arg<T> &a)
@@ -67,6 +68,7 @@ template <typename T> static void linear_run(ops_cuda *o, const linear_arg<T> &a
     else if (a.n_rows <= 8) linear_launch<form_8, true>(o, a);
     else if (a.n_rows <= 16) linear_launch<form_16, true>(o, a);
     else if (a.n_rows <= 32) linear_launch<form_32, true>(o, a);
+    else if (o->sm == 90 && linear_blocks<form_wide>(a.n_rows, a.n_out) >= o->n_multiprocessors) linear_launch<form_wide, true>(o, a);
     else if (linear_blocks<form_128>(a.n_rows, a.n_out) >= o->n_multiprocessors) linear_launch<form_128, true>(o, a);
     else if (linear_blocks<form_64>(a.n_rows, a.n_out) >= o->n_multiprocessors) linear_launch<form_64, true>(o, a);
     else linear_launch<form_64_narrow, true>(o, a);
@@ -119,6 +121,7 @@ template <typename T> static cudaError_t linear_allow_all(const ops_cuda *o)
     if (e == cudaSuccess) e = linear_allow<form_64_narrow, true, T>();
     if (e == cudaSuccess) e = linear_allow<form_64, true, T>();
     if (e == cudaSuccess) e = linear_allow<form_128, true, T>();
+    if (e == cudaSuccess && o->sm == 90) e = linear_allow<form_wide, true, T>();
     return e;
 }
 template <> cudaError_t linear_allow_all<float>(const ops_cuda *o) { (void)o; return cudaSuccess; }

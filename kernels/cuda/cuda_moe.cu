@@ -97,13 +97,13 @@ static __device__ __forceinline__ int gated_row(int j) { return j / 16 * 32 + j 
 
 template <typename F, bool IS_ALIGNED, typename T> static __global__ void __launch_bounds__(F::THREADS) moe_hidden_kernel(const moe_arg<T> a)
 {
-    extern __shared__ __align__(128) char shared[];
+    extern __shared__ __align__(1024) char shared[];
     if ((int)blockIdx.y >= *a.n_tiles) return;
     const moe_tile tile = a.tiles[blockIdx.y];
     const int j_begin = blockIdx.x * (F::BN / 2);
     const T *gate = a.gate + tile.expert * a.gate_stride, *up = a.up + tile.expert * a.up_stride;
     product<F, IS_ALIGNED, T>::tile(shared, [&](int n) { return (n / 16 % 2 ? up : gate) + (size_t)min(j_begin + n / 32 * 16 + n % 16, a.ff - 1) * a.dim; },
-                                    [&](int m) { return a.x + (size_t)(a.order[tile.begin + min(m, tile.n - 1)] / a.top_k) * a.dim; }, a.dim);
+                                    [&](int m) { return a.x + (size_t)(a.order[tile.begin + min(m, tile.n - 1)] / a.top_k) * a.dim; }, a.dim, tile.n);
     const float *sums = (const float *)shared;
     for (int i = threadIdx.x; i < tile.n * (F::BN / 8); i += F::THREADS) {
         const int m = i / (F::BN / 8), j = i % (F::BN / 8) * 4, left = a.ff - j_begin - j;
@@ -123,13 +123,13 @@ template <typename F, bool IS_ALIGNED, typename T> static __global__ void __laun
 
 template <typename F, bool IS_ALIGNED, typename T> static __global__ void __launch_bounds__(F::THREADS) moe_down_kernel(const moe_arg<T> a)
 {
-    extern __shared__ __align__(128) char shared[];
+    extern __shared__ __align__(1024) char shared[];
     if ((int)blockIdx.y >= *a.n_tiles) return;
     const moe_tile tile = a.tiles[blockIdx.y];
     const int n_begin = blockIdx.x * F::BN;
     const T *down = a.down + tile.expert * a.down_stride;
     product<F, IS_ALIGNED, T>::tile(shared, [&](int n) { return down + (size_t)min(n_begin + n, a.dim - 1) * a.ff; },
-                                    [&](int m) { return a.hidden + (size_t)(tile.begin + min(m, tile.n - 1)) * a.ff; }, a.ff);
+                                    [&](int m) { return a.hidden + (size_t)(tile.begin + min(m, tile.n - 1)) * a.ff; }, a.ff, tile.n);
     const float *sums = (const float *)shared;
     for (int i = threadIdx.x; i < tile.n * (F::BN / 4); i += F::THREADS) {
         const int m = i / (F::BN / 4), n = i % (F::BN / 4) * 4, left = a.dim - n_begin - n;
@@ -147,14 +147,33 @@ template <typename F, bool IS_ALIGNED, typename T> static __global__ void __laun
 
 /* ---- combine ---- */
 
-template <typename T> static __global__ void moe_combine_kernel(const moe_arg<T> a)
+/* One value, or four at once. */
+template <int WIDTH, typename T> static __device__ __forceinline__ void load_values(float v[WIDTH], const T *p)
 {
-    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x, row = i / a.dim;
-    if (row >= (size_t)a.n_rows) return;
-    const T *part = a.part + row * a.top_k * a.dim + i % a.dim;
-    float sum = 0.0f;
-    for (int s = 0; s < a.top_k; s++) sum = fmaf(to_float(part[(size_t)s * a.dim]), a.weights[row * a.top_k + s], sum);
-    a.y[i] = from_float<T>(sum);
+    struct alignas(WIDTH * sizeof(T)) piece { T t[WIDTH]; };
+    const piece x = *(const piece *)p;
+#pragma unroll
+    for (int c = 0; c < WIDTH; c++) v[c] = to_float(x.t[c]);
+}
+
+/* WIDTH neighbours a thread: 4 where dim is a multiple of it, else 1. */
+template <int WIDTH, typename T> static __global__ void moe_combine_kernel(const moe_arg<T> a)
+{
+    const unsigned n_each = (unsigned)a.dim / WIDTH, column = (blockIdx.y * blockDim.x + threadIdx.x) * WIDTH, row = blockIdx.x;
+    if (column / WIDTH >= n_each) return;
+    const T *part = a.part + (size_t)row * a.top_k * a.dim + column;
+    const float *weights = a.weights + (size_t)row * a.top_k;
+    float sum[WIDTH] = {};
+    for (int s = 0; s < a.top_k; s++) {
+        const float weight = weights[s];
+        float v[WIDTH];
+        load_values<WIDTH>(v, part + (size_t)s * a.dim);
+#pragma unroll
+        for (int c = 0; c < WIDTH; c++) sum[c] = fmaf(v[c], weight, sum[c]);
+    }
+    T *y = a.y + (size_t)row * a.dim + column;
+    if constexpr (WIDTH == 4) store_4(y, sum);
+    else *y = from_float<T>(sum[0]);
 }
 
 /* ---- forms ---- */
@@ -164,6 +183,7 @@ typedef product_form<64, 16, 16, 16, 128, 4> moe_form_16;
 typedef product_form<64, 32, 16, 32, 128, 4> moe_form_32;
 typedef product_form<128, 64, 32, 64, 64, 4> moe_form_64;
 typedef product_form<128, 128, 64, 64, 64, 3> moe_form_128;
+typedef product_form<256, 128, 64, 64, 64, 4, true> moe_form_wide;    /* the same on sm_90a */
 typedef product_form<32, 32, 16, 16, 64, 2> moe_form_any;            /* rows of any alignment, and GPUs without asynchronous copies */
 #define MOE_TILE_ROWS_LEAST 8
 
@@ -194,7 +214,8 @@ template <typename T> static void moe_run(ops_cuda *o, const moe_arg<T> &a)
     else if (pairs_each <= 10) moe_products<moe_form_16, true>(o, a);
     else if (pairs_each <= 24) moe_products<moe_form_32, true>(o, a);
     else if (pairs_each <= 64) moe_products<moe_form_64, true>(o, a);
-    else moe_products<moe_form_128, true>(o, a);
+    else if (o->sm != 90) moe_products<moe_form_128, true>(o, a);
+    else moe_products<moe_form_wide, true>(o, a);
 }
 template <> void moe_run<float>(ops_cuda *o, const moe_arg<float> &a) { moe_products<product_form_f32, true>(o, a); }
 
@@ -265,7 +286,9 @@ template <typename T> static void cuda_moe_experts(ops *table, act *y, const act
     const int n_pairs = n_rows * top_k;
     launch(o, "moe_experts (sort)", moe_sort_kernel, dim3((unsigned)n_experts), dim3(n_pairs > 4096 ? 1024 : n_pairs > 1024 ? 256 : 64), 0, a.order, a.begin, ids, n_pairs);
     moe_run<T>(o, a);
-    launch(o, "moe_experts (combine)", moe_combine_kernel<T>, dim3((unsigned)(((size_t)n_rows * a.dim + 255) / 256)), dim3(256), 0, a);
+    const bool is_whole = a.dim % 4 == 0 && is_aligned(y, 4 * sizeof(T));
+    const unsigned n_each = (unsigned)a.dim / (is_whole ? 4 : 1);
+    launch(o, "moe_experts (combine)", is_whole ? moe_combine_kernel<4, T> : moe_combine_kernel<1, T>, dim3((unsigned)n_rows, (n_each + 255) / 256), dim3(256), 0, a);
 }
 
 template <typename F, bool IS_ALIGNED, typename T> static cudaError_t moe_allow(void)
@@ -284,6 +307,7 @@ template <typename T> static cudaError_t moe_allow_all(const ops_cuda *o)
     if (e == cudaSuccess) e = moe_allow<moe_form_32, true, T>();
     if (e == cudaSuccess) e = moe_allow<moe_form_64, true, T>();
     if (e == cudaSuccess) e = moe_allow<moe_form_128, true, T>();
+    if (e == cudaSuccess && o->sm == 90) e = moe_allow<moe_form_wide, true, T>();
     return e;
 }
 template <> cudaError_t moe_allow_all<float>(const ops_cuda *o) { (void)o; return cudaSuccess; }

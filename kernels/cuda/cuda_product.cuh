@@ -14,8 +14,9 @@
 #include "kernels/cuda/cuda_ops.h"
 
 /* A block computes BN rows of the weight by BM rows of activations; a warp TN by TM of them. */
-template <int BN_, int BM_, int TN_, int TM_, int BK_, int STAGES_> struct product_form {
+template <int BN_, int BM_, int TN_, int TM_, int BK_, int STAGES_, bool IS_WIDE_ = false> struct product_form {
     static constexpr int BN = BN_, BM = BM_, TN = TN_, TM = TM_, BK = BK_, STAGES = STAGES_;
+    static constexpr bool IS_WIDE = IS_WIDE_;                        /* on sm_90a two groups of four warps take the wide instructions (wgmma), 64 weight rows each time */
     static constexpr int WARPS_N = BN / TN, WARPS_M = BM / TM, THREADS = 32 * WARPS_N * WARPS_M;
     static constexpr int STAGE_BYTES = (BN + BM) * BK * 2, SUM_STRIDE = BN + 4, SUM_BYTES = BM * SUM_STRIDE * 4;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES > SUM_BYTES ? STAGES * STAGE_BYTES : SUM_BYTES;
@@ -97,13 +98,14 @@ template <typename F, typename T> static __device__ __forceinline__ T *staged(T 
 }
 
 /* All products of a tile into `sums` (fp32 [BM][SUM_STRIDE], sums[m * SUM_STRIDE + n]), which is the shared memory given; every thread of the block calls it, and
- * may read sums when it returns. w_row(n), x_row(m): address of the tile's rows, valid for all of them. */
+ * may read sums when it returns. w_row(n), x_row(m): address of the tile's rows, valid for all of them; only the sums of the first n_rows of x are wanted. */
 template <typename F, bool IS_ALIGNED, typename T, typename W_ROW, typename X_ROW>
-static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X_ROW x_row, int n_in)
+static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X_ROW x_row, int n_in, int n_rows)
 {
     constexpr int PIECES = F::BK / 8;                                /* of a row */
     constexpr int STEP = F::THREADS / PIECES;                        /* rows that all threads fetch at once */
     constexpr int W_COPIES = (F::BN + STEP - 1) / STEP, X_COPIES = (F::BM + STEP - 1) / STEP;
+    constexpr int AHEAD = F::TN == 16 && F::TM <= 32 ? F::BK / 16 : 1;       /* few sums a warp: the next matrices are on their way while it waits for the chain */
     static_assert(F::THREADS % PIECES == 0 && F::BN % STEP == 0 && (F::BM % STEP == 0 || F::BM < STEP), "each copy is a whole step of rows");
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int piece = thread % PIECES, row = thread / PIECES;
@@ -153,25 +155,32 @@ static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X
         if (step + F::STAGES - 1 < n_steps) fetch(step + F::STAGES - 1);
         copies_commit();
         const T *stage = (const T *)(shared + step % F::STAGES * F::STAGE_BYTES), *stage_x = stage + F::BN * F::BK;
+        if (m0 >= n_rows) continue;                                  /* a whole warp without rows */
 #pragma unroll
-        for (int k = 0; k < F::BK; k += 16) {
-            uint32_t a[F::TN / 16][4], b[F::TM / 8][2];
+        for (int from = 0; from < F::BK; from += 16 * AHEAD) {
+            uint32_t a[AHEAD][F::TN / 16][4], b[AHEAD][F::TM / 8][2];
 #pragma unroll
-            for (int i = 0; i < F::TN / 16; i++) load_matrices_4(a[i], staged<F>(stage, n0 + i * 16 + lane % 16, k + lane / 16 * 8));
-            if (F::TM == 8) load_matrices_2(b[0], staged<F>(stage_x, m0 + lane % 8, k + lane / 8 % 2 * 8));
-            else {
+            for (int s = 0; s < AHEAD; s++) {
+                const int k = from + 16 * s;
 #pragma unroll
-                for (int j = 0; j + 1 < F::TM / 8; j += 2) {
-                    uint32_t pair[4];
-                    load_matrices_4(pair, staged<F>(stage_x, m0 + j * 8 + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8));
-                    b[j][0] = pair[0]; b[j][1] = pair[1];
-                    b[j + 1][0] = pair[2]; b[j + 1][1] = pair[3];
+                for (int i = 0; i < F::TN / 16; i++) load_matrices_4(a[s][i], staged<F>(stage, n0 + i * 16 + lane % 16, k + lane / 16 * 8));
+                if (F::TM == 8) load_matrices_2(b[s][0], staged<F>(stage_x, m0 + lane % 8, k + lane / 8 % 2 * 8));
+                else {
+#pragma unroll
+                    for (int j = 0; j + 1 < F::TM / 8; j += 2) {
+                        uint32_t pair[4];
+                        load_matrices_4(pair, staged<F>(stage_x, m0 + j * 8 + lane % 8 + lane / 16 * 8, k + lane / 8 % 2 * 8));
+                        b[s][j][0] = pair[0]; b[s][j][1] = pair[1];
+                        b[s][j + 1][0] = pair[2]; b[s][j + 1][1] = pair[3];
+                    }
                 }
             }
 #pragma unroll
-            for (int i = 0; i < F::TN / 16; i++)
+            for (int s = 0; s < AHEAD; s++)
 #pragma unroll
-                for (int j = 0; j < F::TM / 8; j++) multiply_add(sum[i][j], a[i], b[j], T());
+                for (int i = 0; i < F::TN / 16; i++)
+#pragma unroll
+                    for (int j = 0; j < F::TM / 8; j++) multiply_add(sum[i][j], a[s][i], b[s][j], T());
         }
     }
     copies_wait<0>();
@@ -186,6 +195,138 @@ static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X
                 sums[(m0 + j * 8 + lane % 4 * 2 + c % 2) * F::SUM_STRIDE + n0 + i * 16 + lane / 4 + c / 2 * 8] = sum[i][j][c];
     __syncthreads();
 }
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+/* d += w x: 64 rows of the weight by 64 or 128 of activations, both from shared memory as `staged` lays them out (rows of 128 bytes, 128-byte swizzle). */
+static __device__ __forceinline__ void wide_multiply_add(float (&d)[32], uint64_t w, uint64_t x, __nv_bfloat16)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29,"
+                 "%30, %31},"
+                 " %32, %33, 1, 1, 1, 0, 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
+                 "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
+                 "+f"(d[31])
+                 : "l"(w), "l"(x));
+}
+static __device__ __forceinline__ void wide_multiply_add(float (&d)[32], uint64_t w, uint64_t x, __half)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29,"
+                 "%30, %31},"
+                 " %32, %33, 1, 1, 1, 0, 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
+                 "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
+                 "+f"(d[31])
+                 : "l"(w), "l"(x));
+}
+static __device__ __forceinline__ void wide_multiply_add(float (&d)[64], uint64_t w, uint64_t x, __nv_bfloat16)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29,"
+                 "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57,"
+                 "%58, %59, %60, %61, %62, %63},"
+                 " %64, %65, 1, 1, 1, 0, 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
+                 "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
+                 "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+                 "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
+                 "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),
+                 "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 : "l"(w), "l"(x));
+}
+static __device__ __forceinline__ void wide_multiply_add(float (&d)[64], uint64_t w, uint64_t x, __half)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29,"
+                 "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57,"
+                 "%58, %59, %60, %61, %62, %63},"
+                 " %64, %65, 1, 1, 1, 0, 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
+                 "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
+                 "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+                 "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
+                 "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),
+                 "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 : "l"(w), "l"(x));
+}
+
+/* Shared memory as these instructions address it: 8 rows of 128 bytes are followed by the next 8. `p` is 1,024-byte aligned but for a column's offset. */
+static __device__ __forceinline__ uint64_t wide_operand(const void *p)
+{
+    return (uint64_t)(shared_address(p) >> 4 & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* product_tile with the wide instructions, for tiles of at most ROWS rows of x. */
+template <typename F, int ROWS, typename T, typename W_ROW, typename X_ROW>
+static __device__ __forceinline__ void product_tile_wide(char *shared, W_ROW w_row, X_ROW x_row, int n_in)
+{
+    constexpr int STEP = F::THREADS / 8, W_COPIES = F::BN / STEP, X_COPIES = ROWS / STEP, BLOCKS = F::BN / 128;      /* BLOCKS of 64 weight rows a group */
+    static_assert(F::BK == 64 && F::THREADS == 256 && F::BN % 128 == 0 && ROWS % STEP == 0, "two groups of four warps; a row of a stage is 128 bytes");
+    const int thread = threadIdx.x, lane = thread % 32, group = thread / 128, piece = thread % 8, row = thread / 8;
+
+    const T *from_w[W_COPIES], *from_x[X_COPIES];
+#pragma unroll
+    for (int i = 0; i < W_COPIES; i++) from_w[i] = w_row(row + i * STEP);
+#pragma unroll
+    for (int i = 0; i < X_COPIES; i++) from_x[i] = x_row(row + i * STEP);
+    const auto fetch = [&](int step) {
+        T *stage = (T *)(shared + step % F::STAGES * F::STAGE_BYTES), *stage_x = stage + F::BN * F::BK;
+        const int k = step * F::BK + piece * 8;
+#pragma unroll
+        for (int i = 0; i < W_COPIES; i++) copy_16(staged<F>(stage, row + i * STEP, piece * 8), k < n_in ? from_w[i] + k : from_w[i], k < n_in);
+#pragma unroll
+        for (int i = 0; i < X_COPIES; i++) copy_16(staged<F>(stage_x, row + i * STEP, piece * 8), k < n_in ? from_x[i] + k : from_x[i], k < n_in);
+    };
+
+    float sum[BLOCKS][ROWS / 2];
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+        for (int j = 0; j < ROWS / 2; j++) sum[i][j] = 0.0f;
+    const int n_steps = (n_in + F::BK - 1) / F::BK;
+#pragma unroll
+    for (int s = 0; s < F::STAGES - 2; s++) {
+        if (s < n_steps) fetch(s);
+        copies_commit();
+    }
+    for (int step = 0; step < n_steps; step++) {
+        copies_wait<F::STAGES - 3>();
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        __syncthreads();                                             /* step's data are here; step - 2's instructions are done in both groups */
+        if (step + F::STAGES - 2 < n_steps) fetch(step + F::STAGES - 2);
+        copies_commit();
+        const T *stage = (const T *)(shared + step % F::STAGES * F::STAGE_BYTES), *stage_x = stage + F::BN * F::BK;
+#pragma unroll
+        for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+            for (int j = 0; j < ROWS / 2; j++) asm volatile("" : "+f"(sum[i][j]) :: "memory");
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int k = 0; k < F::BK; k += 16)
+#pragma unroll
+            for (int i = 0; i < BLOCKS; i++) wide_multiply_add(sum[i], wide_operand(stage + (group * BLOCKS + i) * 64 * F::BK + k), wide_operand(stage_x + k), T());
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+        for (int j = 0; j < ROWS / 2; j++) asm volatile("" : "+f"(sum[i][j]) :: "memory");
+    copies_wait<0>();
+    __syncthreads();
+    float *sums = (float *)shared;
+    const int n0 = group * BLOCKS * 64 + thread / 32 % 4 * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+        for (int j = 0; j < ROWS / 8; j++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) sums[(j * 8 + lane % 4 * 2 + c % 2) * F::SUM_STRIDE + n0 + i * 64 + c / 2 * 8] = sum[i][j * 4 + c];
+    __syncthreads();
+}
+#endif
 
 /* The same in fp32. */
 template <typename W_ROW, typename X_ROW> static __device__ __forceinline__ void product_tile_f32(char *shared, W_ROW w_row, X_ROW x_row, int n_in)
@@ -224,14 +365,22 @@ template <typename W_ROW, typename X_ROW> static __device__ __forceinline__ void
 
 /* One name for both. */
 template <typename F, bool IS_ALIGNED, typename T> struct product {
-    template <typename W_ROW, typename X_ROW> static __device__ __forceinline__ void tile(char *shared, W_ROW w_row, X_ROW x_row, int n_in)
+    template <typename W_ROW, typename X_ROW> static __device__ __forceinline__ void tile(char *shared, W_ROW w_row, X_ROW x_row, int n_in, int n_rows)
     {
-        product_tile<F, IS_ALIGNED, T>(shared, w_row, x_row, n_in);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+        if constexpr (F::IS_WIDE && IS_ALIGNED) {
+            if (n_rows <= 64) product_tile_wide<F, 64, T>(shared, w_row, x_row, n_in);
+            else product_tile_wide<F, F::BM, T>(shared, w_row, x_row, n_in);
+            return;
+        }
+#endif
+        product_tile<F, IS_ALIGNED, T>(shared, w_row, x_row, n_in, n_rows);
     }
 };
 template <typename F, bool IS_ALIGNED> struct product<F, IS_ALIGNED, float> {
-    template <typename W_ROW, typename X_ROW> static __device__ __forceinline__ void tile(char *shared, W_ROW w_row, X_ROW x_row, int n_in)
+    template <typename W_ROW, typename X_ROW> static __device__ __forceinline__ void tile(char *shared, W_ROW w_row, X_ROW x_row, int n_in, int n_rows)
     {
+        (void)n_rows;
         product_tile_f32(shared, w_row, x_row, n_in);
     }
 };

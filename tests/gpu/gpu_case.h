@@ -91,7 +91,7 @@ static std::vector<float> act_get(ops *o, act_type t, const act *from, size_t n)
 }
 static float *floats_put(ops *o, const std::vector<float> &from) { return (float *)act_put(o, ACT_F32, from); }
 
-/* ---- an ops whose attention and delta are of type t, also where the GPU would choose another ---- */
+/* ---- an ops whose attention, delta, products and experts are of type t, also where the GPU would choose another ---- */
 
 static ops *case_open(act_type t)
 {
@@ -107,6 +107,8 @@ static ops *case_open(act_type t)
         attention_close(cuda_of(o));
         must(attention_install<__half>(cuda_of(o), &err), err);
         must(delta_install<__half>(cuda_of(o), &err), err);
+        must(linear_install<__half>(cuda_of(o), &err), err);
+        must(moe_install<__half>(cuda_of(o), &err), err);
     }
     return o;
 }
