@@ -164,5 +164,6 @@ fl_status coord_step(coord *c, int64_t now_ms, const event *ev, action_list *out
     if (st != FL_OK) return st;
     if (c->must_grant_all) grant_all(c);
     else if (ev->type == EVENT_MESSAGE && (w = worker_find(c, ev->worker)) != NULL) grant_worker(c, w);
+    if (c->must_grant_graders) grant_graders(c);
     return FL_OK;
 }

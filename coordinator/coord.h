@@ -15,6 +15,8 @@
  * Blame     what happened to a row so far (crashes, stalls, ends of leases) is kept in memory only: after a restart a row that crashed once counts anew,
  *           so a row that kills engines costs one crash more, and what was decided (a quarantine) is in the ledger.
  * Memory    a failed allocation of the core's small objects ends the process; the leases run out or are restored.
+ * Grading   a graded job's table has grade rows (row_table.h). They are leased to workers that grade, whatever the job is pinned to; their results are verdicts. For the rest they are rows:
+ *           leases, fates, copies, restarts and the ledger make no difference. A grader that ends is no evidence against what it graded, unless it did so twice with that row alone.
  * Threads   one. */
 #ifndef COORDINATOR_COORD_H
 #define COORDINATOR_COORD_H
@@ -45,6 +47,8 @@ typedef struct {
     uint64_t next_lease;                 /* the journal's counter, >= 1 */
     /* A pure check of a whole result body (fl_result_decode with the job's vocabulary). NULL: all are valid. */
     bool (*result_is_valid)(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces);
+    /* The same of a grade row's result, a whole fl_verdict. NULL: all are valid. */
+    bool (*verdict_is_valid)(void *context, fl_bytes verdict);
     /* Pure: how many bytes the row's line has, so that no worker holds more than COORD_LINE_BYTES of lines. NULL: they do not count. */
     uint64_t (*line_bytes)(void *context, job_id job, row_index row);
     void *context;                       /* of both */
@@ -174,6 +178,8 @@ typedef struct {
     uint64_t samples_copied;             /* granted a second time to idle workers */
     uint64_t samples_twice;              /* held by two leases now */
     uint64_t duplicate_tokens;           /* of results that came after another one of the same sample */
+    bool is_graded;
+    uint64_t samples_graded, samples_grading, samples_ungraded;  /* of an open graded job: with a verdict; with a grader; waiting for one */
 } coord_job_status;
 
 /* An engine that ended while it ran a row: what is known of it, for people. */
@@ -188,7 +194,7 @@ typedef struct {
 typedef struct {
     worker_id id;
     char model[257], place[257], why[480];       /* why it idles; "" when it works or may */
-    bool is_accepted, is_draining;
+    bool is_accepted, is_draining, grades;       /* grades: held and credit count samples */
     uint64_t held_tokens, credit_tokens, prefill_tokens, decode_tokens, preemptions, unanswered_bytes;
     uint32_t running, waiting, n_leases;
     uint64_t rows_held;

@@ -7,6 +7,7 @@
 
 void row_suspect(coord *c, job *j, row_index row, const lease *by)
 {
+    if (row_table_is_grade(j->rows, row)) return;        /* what a grader runs is in a sandbox of its own: the end of one says nothing about its samples */
     row_table_move(j->rows, row, ROW_QUEUE_SUSPECT);
     for (size_t i = c->n_leases; i-- > 0;) {             /* what other workers hold of it would end their engines too, with all that runs beside it */
         lease *l = c->leases[i];
@@ -26,6 +27,7 @@ static void copy_words(char *out, size_t n_bytes, const char *text, size_t n)
 
 void row_note_end(coord *c, job *j, row_index row, const worker *w, bool was_alone, wire_str last_words)
 {
+    row = row_table_graded(j->rows, row);
     if (!j->ends) j->ends = coord_alloc(COORD_ENDS_MAX, sizeof *j->ends);
     coord_end *e = NULL;
     for (uint32_t i = 0; i < j->n_ends && !e; i++)
@@ -47,7 +49,9 @@ void row_crashed(coord *c, job *j, row_index row)
 {
     j->n_crashes++;
     row_table_add_crash(j->rows, row);
-    static const char sentence[] = "the engine crashed twice while this row ran alone";     /* the same whoever ran it: the last words are for status and the log */
-    send_note(c, "job-%016" PRIx64 " row %" PRIu64 ": the engine crashed while it ran alone (%u of %d)", j->id.v, row.v, row_table_crashes(j->rows, row), ROW_CRASHES_MAX);
-    if (row_table_crashes(j->rows, row) >= ROW_CRASHES_MAX) job_fail_row(c, j, row, (lease_id){ 0 }, ROW_CRASH_QUARANTINED, sentence, sizeof sentence - 1);
+    bool is_grade = row_table_is_grade(j->rows, row);
+    const char *sentence = is_grade ? "the grader crashed twice while it graded this row alone" : "the engine crashed twice while this row ran alone";     /* the same whoever ran it: the last words are for status and the log */
+    send_note(c, "job-%016" PRIx64 " row %" PRIu64 ": the %s crashed while it ran alone (%u of %d)", j->id.v, row_table_graded(j->rows, row).v, is_grade ? "grader" : "engine",
+              row_table_crashes(j->rows, row), ROW_CRASHES_MAX);
+    if (row_table_crashes(j->rows, row) >= ROW_CRASHES_MAX) job_fail_row(c, j, row, (lease_id){ 0 }, ROW_CRASH_QUARANTINED, sentence, strlen(sentence));
 }

@@ -3,6 +3,7 @@
  * each lease it finishes, so that workers which come a little later find work too. It is refilled when it is half empty. A shard is never more than the
  * 1/(2 x workers) part of what waits, so shards shrink towards the end and all workers end together. When nothing waits any more, a worker without rows gets
  * copies: half of what the worker with most of them holds alone, from its end; of a young lease only what its worker has not begun. Each sample counts when the first of its two leases brings it, and leaves the other one.
+ * A worker that grades is filled up to the samples it asked for, from the grade rows that wait.
  * Whatever they cost in tokens, the lines of
  * all leases of a worker are at most COORD_LINE_BYTES: that is what one GRANT and what the worker keeps can take. */
 #include <stdlib.h>
@@ -44,8 +45,9 @@ static bool is_grantable(const job *j, worker *w)
 bool grant_possible(const coord *c, const job *j, const worker *w)
 {
     row_index row;
-    return may_work(c, w) && j->state == JOB_OPEN && !j->pause[0] && !j->is_timed_out && worker_serves(w, j, NULL, NULL) &&
-           (row_table_queue_count(j->rows, ROW_QUEUE_FRESH) > 0 || next_fitting_row(j, w, ROW_QUEUE_SUSPECT, true, &row) || next_room_row(j, w, true, &row));
+    if (!may_work(c, w) || j->state != JOB_OPEN || j->pause[0] || j->is_timed_out || !worker_serves(w, j, NULL, NULL)) return false;
+    if (w->grades) return row_table_grades_waiting(j->rows) > 0;
+    return (row_table_queue_count(j->rows, ROW_QUEUE_FRESH) > 0 || next_fitting_row(j, w, ROW_QUEUE_SUSPECT, true, &row) || next_room_row(j, w, true, &row));
 }
 
 /* A shard under construction. */
@@ -61,9 +63,9 @@ static bool shard_take(shard *s, const job *j, row_index row, uint64_t most)
 {
     uint32_t n = row_table_samples(j->rows, row), n_runs = 0, n_taken = 0;
     for (uint32_t i = 0; i < n && n_taken < most;) {
-        if (row_table_done(j->rows, row, i) || row_table_held(j->rows, row, i)) { i++; continue; }
+        if (!row_table_waits(j->rows, row, i)) { i++; continue; }
         uint32_t lo = i;
-        while (i < n && n_taken + (i - lo) < most && !row_table_done(j->rows, row, i) && !row_table_held(j->rows, row, i)) i++;
+        while (i < n && n_taken + (i - lo) < most && row_table_waits(j->rows, row, i)) i++;
         if (s->n_items == GRANT_ITEMS_MAX || s->n_samples + n_taken + (i - lo) > LEASE_SAMPLES_MAX) break;
         s->items[s->n_items++] = (lease_item){ row, lo, i };
         n_taken += i - lo;
@@ -78,7 +80,7 @@ static bool shard_take(shard *s, const job *j, row_index row, uint64_t most)
 static uint64_t row_cost(const job *j, row_index row)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < row_table_samples(j->rows, row); i++) n += !row_table_done(j->rows, row, i) && !row_table_held(j->rows, row, i);
+    for (uint32_t i = 0; i < row_table_samples(j->rows, row); i++) n += row_table_waits(j->rows, row, i);
     return n * row_table_cost(j->rows, row);
 }
 
@@ -136,7 +138,7 @@ static void grant_shard(coord *c, worker *w, job *j, shard *s, bool is_alone)
         qsort(s->items, s->n_items, sizeof *s->items, by_row);
         break;
     }
-    job_pin(c, j, w);
+    if (!w->grades) job_pin(c, j, w);
     announce_job(c, w, j);
     lease *l = lease_add(c, next_lease_id(c), j, w->id, s->items, s->n_items, s->is_copy);
     FL_ASSERT(l && l->n_left == s->n_samples);
@@ -179,15 +181,15 @@ static bool grant_suspect(coord *c, worker *w)
     return false;
 }
 
-/* Those that may work on the job, at least 1; counted again when somebody came, went or changed. */
-static uint64_t count_workers(const coord *c, job *j)
+/* Those that may work on the job, or that may grade it, at least 1; counted again when somebody came, went or changed. */
+static uint64_t count_workers(const coord *c, job *j, bool grades)
 {
-    if (j->able_version == c->fleet_version) return j->n_able;
-    uint64_t n = 0;
-    for (size_t i = 0; i < c->n_workers; i++) n += may_work(c, c->workers[i]) && worker_can_serve(c->workers[i], j);
-    j->n_able = n ? n : 1;
-    j->able_version = c->fleet_version;
-    return j->n_able;
+    if (j->able_version != c->fleet_version) {
+        j->n_able[0] = j->n_able[1] = 0;
+        for (size_t i = 0; i < c->n_workers; i++) j->n_able[c->workers[i]->grades] += may_work(c, c->workers[i]) && worker_can_serve(c->workers[i], j);
+        j->able_version = c->fleet_version;
+    }
+    return j->n_able[grades] ? j->n_able[grades] : 1;
 }
 
 static uint64_t least(uint64_t a, uint64_t b)
@@ -203,10 +205,23 @@ static bool grant_rows(coord *c, worker *w, job *j)
     uint64_t waiting = row_table_cost_waiting(j->rows), mean = waiting / row_table_n_waiting(j->rows);
     uint64_t window = least(w->credit_tokens, w->window_rows * (mean + 1));
     if (w->held_tokens > window / 2) return false;
-    uint64_t room = window - w->held_tokens, budget = least(room, waiting / (2 * count_workers(c, j)));
+    uint64_t room = window - w->held_tokens, budget = least(room, waiting / (2 * count_workers(c, j, false)));
     shard s = { .items = c->shard_items };
     shard_fill(&s, c, j, w, ROW_QUEUE_ROOM, budget, room);
     shard_fill(&s, c, j, w, ROW_QUEUE_FRESH, budget, room);
+    if (s.n_items == 0) return false;
+    grant_shard(c, w, j, &s, false);
+    return true;
+}
+
+/* One shard of samples to grade; false when the worker needs none or there is none. */
+static bool grant_grades(coord *c, worker *w, job *j)
+{
+    uint64_t waiting = row_table_grades_waiting(j->rows);
+    if (waiting == 0 || w->held_tokens > w->credit_tokens / 2) return false;
+    uint64_t room = w->credit_tokens - w->held_tokens;
+    shard s = { .items = c->shard_items };
+    shard_fill(&s, c, j, w, ROW_QUEUE_GRADE, least(room, waiting / (2 * count_workers(c, j, true)) + 1), room);
     if (s.n_items == 0) return false;
     grant_shard(c, w, j, &s, false);
     return true;
@@ -242,7 +257,7 @@ static uint64_t copyable_cost(const coord *c, const lease *l, const worker *w)
     const job *j = l->job;
     uint64_t cost = 0;
     row_index row;
-    if (l->worker.v == w->id.v || l->is_alone || copyable_samples(c, l) == 0) return 0;
+    if (l->worker.v == w->id.v || l->is_alone || lease_is_grading(l) != w->grades || copyable_samples(c, l) == 0) return 0;
     for (uint32_t at = 0; lease_next_row(l, &at, &row);)
         if (may_copy_row(l, w, row)) cost += (uint64_t)row_copyable(l, row) * row_table_cost(j->rows, row);
     return cost;
@@ -307,11 +322,11 @@ static bool grant_copy(coord *c, worker *w, job *j)
 
 void grant_worker(coord *c, worker *w)
 {
-    if (!may_work(c, w) || w->is_alone || grant_suspect(c, w)) return;
+    if (!may_work(c, w) || w->is_alone || (!w->grades && grant_suspect(c, w))) return;
     for (size_t i = 0; i < c->n_open; i++) {
         job *j = c->open[i];
         if (!is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
-        while (grant_rows(c, w, j)) {}
+        while (w->grades ? grant_grades(c, w, j) : grant_rows(c, w, j)) {}
     }
     for (size_t i = 0; i < c->n_open && w->n_leases == 0; i++) {
         job *j = c->open[i];
@@ -321,6 +336,13 @@ void grant_worker(coord *c, worker *w)
 
 void grant_all(coord *c)
 {
-    c->must_grant_all = false;
+    c->must_grant_all = c->must_grant_graders = false;
     for (size_t i = 0; i < c->n_workers; i++) grant_worker(c, c->workers[i]);
+}
+
+void grant_graders(coord *c)
+{
+    c->must_grant_graders = false;
+    for (size_t i = 0; i < c->n_workers; i++)
+        if (c->workers[i]->grades) grant_worker(c, c->workers[i]);
 }

@@ -44,12 +44,15 @@ static void drop_rows(job *j)
     j->rows = NULL;
 }
 
-static uint64_t count_committed(const row_table *rows)
+static void count_committed(const row_table *rows, uint64_t *n_samples, uint64_t *n_verdicts)
 {
-    uint64_t n = 0;
+    bool is_graded = row_table_is_graded(rows);
+    *n_samples = *n_verdicts = 0;
     for (row_index r = { 0 }; r.v < row_table_n_rows(rows); r.v++)
-        for (uint32_t s = 0; s < row_table_samples(rows, r); s++) n += row_table_done(rows, r, s);
-    return n;
+        for (uint32_t s = 0; s < row_table_samples(rows, r); s++) {
+            *n_samples += row_table_done(rows, r, s);
+            *n_verdicts += is_graded && row_table_done(rows, row_table_grade_of(rows, r), s);
+        }
 }
 
 /* Take a closed job out of the list; its place there. Workers are told what it is anew should it come back. */
@@ -102,7 +105,7 @@ fl_status job_add(coord *c, const coord_job *spec, row_table **rows, fl_err *err
     j->n_tokens = spec->n_tokens;
     j->rows = *rows;
     *rows = NULL;
-    j->n_samples = count_committed(j->rows);
+    count_committed(j->rows, &j->n_samples, &j->n_verdicts);
     c->jobs = coord_grow(c->jobs, &c->jobs_capacity, c->n_jobs, sizeof *c->jobs);
     memmove(&c->jobs[place + 1], &c->jobs[place], (c->n_jobs - place) * sizeof *c->jobs);
     c->jobs[place] = j;
@@ -192,16 +195,9 @@ void job_pin(coord *c, job *j, const worker *w)
     if (!j->has_detok && d && d->is_here) append_detok(c, j, d);
 }
 
-void job_fail_row(coord *c, job *j, row_index row, lease_id by, fl_row_error code, const char *text, size_t n_text)
+/* A row that failed is no longer held. */
+static void leave_leases(coord *c, job *j, row_index row, lease_id by)
 {
-    if (!row_table_fail(j->rows, row)) return;
-    ledger_record *r = &append(c, j, LEDGER_ROW_ERROR)->record;
-    r->row = row;
-    r->lease = by;
-    r->code = (uint32_t)code;
-    const char *copy = fl_arena_copy(&c->out->arena, text, n_text);
-    FL_ASSERT(copy);
-    r->body = (fl_bytes){ copy, n_text };
     if (!row_table_held_row(j->rows, row)) return;
     for (size_t i = c->n_leases; i-- > 0;) {             /* samples of the row may be with several workers */
         lease *l = c->leases[i];
@@ -213,12 +209,27 @@ void job_fail_row(coord *c, job *j, row_index row, lease_id by, fl_row_error cod
     }
 }
 
+void job_fail_row(coord *c, job *j, row_index row, lease_id by, fl_row_error code, const char *text, size_t n_text)
+{
+    if (!row_table_fail(j->rows, row)) return;
+    row = row_table_graded(j->rows, row);                /* whichever of its stages failed */
+    ledger_record *r = &append(c, j, LEDGER_ROW_ERROR)->record;
+    r->row = row;
+    r->lease = by;
+    r->code = (uint32_t)code;
+    const char *copy = fl_arena_copy(&c->out->arena, text, n_text);
+    FL_ASSERT(copy);
+    r->body = (fl_bytes){ copy, n_text };
+    leave_leases(c, j, row, by);
+    if (row_table_is_graded(j->rows)) leave_leases(c, j, row_table_grade_of(j->rows, row), by);
+}
+
 void job_retry_row(coord *c, job *j, row_index row)
 {
     j->n_retries++;
     row_table_add_retry(j->rows, row);
     if (row_table_retries(j->rows, row) < ROW_RETRIES_MAX || j->pause[0]) return;
     snprintf(j->pause, sizeof j->pause, "row %" PRIu64 " (counted from 0) was begun %d times and each time its worker died, was stopped or lost its connection; see the workers' logs, "
-             "then start the coordinator again to go on", row.v, ROW_RETRIES_MAX);
+             "then start the coordinator again to go on", row_table_graded(j->rows, row).v, ROW_RETRIES_MAX);
     send_note(c, "job-%016" PRIx64 " pauses: %s", j->id.v, j->pause);
 }

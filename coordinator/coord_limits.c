@@ -21,7 +21,7 @@ static void time_out_rows(coord *c, job *j, uint64_t *at, bool only_fresh, const
     uint64_t n = row_table_n_rows(j->rows), end = n - *at < LIMIT_ROWS_A_TICK ? n : *at + LIMIT_ROWS_A_TICK;
     for (; *at < end; (*at)++) {
         row_index row = { *at };
-        if (row_table_finished(j->rows, row) || (only_fresh && row_table_was_held(j->rows, row))) continue;
+        if (row_table_settled(j->rows, row) || (only_fresh && row_table_was_held(j->rows, row))) continue;
         time_out(c, j, row, (lease_id){ 0 }, what, limit_ms);
     }
 }

@@ -51,8 +51,10 @@ static partial *collect(coord *c, lease *l, const wire_result *m, coord_body bod
     return p->n_have == p->n_pieces ? p : NULL;
 }
 
-static bool is_valid(const coord *c, const job *j, const coord_body *pieces, uint32_t n)
+static bool is_valid(const coord *c, const job *j, uint64_t row, const coord_body *pieces, uint32_t n)
 {
+    if (row_table_is_grade(j->rows, (row_index){ row }))         /* a verdict is small */
+        return n == 1 && (!c->options.verdict_is_valid || c->options.verdict_is_valid(c->options.context, (fl_bytes){ pieces[0].data, pieces[0].bytes }));
     if (!c->options.result_is_valid) return true;
     fl_bytes *bytes = coord_alloc(n, sizeof *bytes);
     for (uint32_t i = 0; i < n; i++) bytes[i] = (fl_bytes){ pieces[i].data, pieces[i].bytes };
@@ -84,10 +86,14 @@ static void commit_result(coord *c, job *j, lease *l, const wire_result *m, cons
     row_table_commit(j->rows, row, (uint32_t)m->sample);
     lease_drop_sample(c, l, row, (uint32_t)m->sample);
     if (other) leave_other(c, other, row, (uint32_t)m->sample);
-    j->n_samples++;
+    if (row_table_is_grade(j->rows, row)) j->n_verdicts++;
+    else j->n_samples++;
+    c->must_grant_graders |= row_table_is_graded(j->rows) && !row_table_is_grade(j->rows, row);
     j->n_tokens += m->n_tokens;
-    j->n_timed++;
-    j->timed_ms += (uint64_t)(c->now_ms - l->granted_ms);
+    if (!row_table_is_grade(j->rows, row)) {
+        j->n_timed++;
+        j->timed_ms += (uint64_t)(c->now_ms - l->granted_ms);
+    }
     worker *w = worker_find(c, l->worker);
     if (w) w->n_samples++;
 }
@@ -122,7 +128,7 @@ void result_arrived(coord *c, worker_id speaker, const wire_result *m, coord_bod
         send_release(c, body);
         if (!is_last) return;                            /* a part is not answered */
     } else if (m->n_pieces == 1) {
-        if (is_valid(c, j, &body, 1)) {
+        if (is_valid(c, j, m->row, &body, 1)) {
             commit_result(c, j, l, m, &body, 1);
         } else {
             fate = WIRE_REFUSED;
@@ -133,7 +139,7 @@ void result_arrived(coord *c, worker_id speaker, const wire_result *m, coord_bod
     } else {
         partial *whole = collect(c, l, m, body);
         if (!is_last) return;
-        if (whole && is_valid(c, j, whole->pieces, whole->n_pieces)) {
+        if (whole && is_valid(c, j, m->row, whole->pieces, whole->n_pieces)) {
             uint32_t n = whole->n_have;
             whole->n_have = 0;                           /* they move into the ledger */
             for (uint32_t i = 0; i < n; i++) c->partial_bytes -= whole->pieces[i].bytes;

@@ -40,10 +40,10 @@ typedef struct job {
     char no_chats[256];                  /* why a worker could not render a chat; "" when none said so */
     char pause[480];                     /* "" unless the job waits for a person */
     uint32_t n_pins;                     /* counts changes of model, fingerprint and numerics: what workers remember of them is void */
-    uint64_t n_able, able_version;       /* workers that may work on it, counted at this fleet_version */
+    uint64_t n_able[2], able_version;    /* workers that may work on it (1: that may grade it), counted at this fleet_version */
     uint64_t n_rows, n_completed, n_failed;      /* of a closed job, whose rows are gone */
     pace pace;                           /* tokens committed, rows finished */
-    uint64_t n_samples, n_tokens, n_duplicates, n_stale, n_refused, n_retries, n_granted, n_lost, n_handbacks, n_crashes, n_timeouts;
+    uint64_t n_samples, n_verdicts, n_tokens, n_duplicates, n_stale, n_refused, n_retries, n_granted, n_lost, n_handbacks, n_crashes, n_timeouts;
     uint64_t n_timed, timed_ms;          /* committed here, and the age of their leases then, summed */
     uint64_t n_copied, n_duplicate_tokens;       /* samples granted as copies; tokens of results that came too late */
     coord_end *ends; uint32_t n_ends;    /* owned [COORD_ENDS_MAX], NULL before the first */
@@ -54,7 +54,7 @@ typedef struct worker {
     char *model, *fingerprint, *numerics, *place;        /* owned */
     uint32_t n_vocab, context;
     uint64_t credit_tokens, credit_bytes;
-    bool has_tokenizer, no_chats, is_accepted, is_draining, is_unreachable, was_stopped;
+    bool grades, has_tokenizer, no_chats, is_accepted, is_draining, is_unreachable, was_stopped;
     char why[480];
     int64_t heard_ms, progress_ms;       /* last message; last change of its token totals or last result */
     uint64_t prefill_tokens, decode_tokens, preemptions, unanswered_bytes;
@@ -113,6 +113,7 @@ struct coord {
     char disk_text[480];
     uint64_t fleet_version;              /* counts changes of who may work */
     lease_item *shard_items;             /* owned [GRANT_ITEMS_MAX]; of the shard under construction */
+    bool must_grant_graders;             /* samples were committed that graders wait for */
     bool must_grant_all;                 /* rows or workers changed so that others than the speaker may get work */
     uint64_t partial_bytes;
     uint64_t next_turn; size_t next_at;  /* the NEXT_LEASE action of this turn */
@@ -143,6 +144,7 @@ lease *lease_add(coord *c, lease_id id, job *j, worker_id worker, const lease_it
 lease *lease_other(const coord *c, const job *j, row_index row, uint32_t sample, const lease *except);       /* a lease that holds the sample; NULL: none */
 bool   lease_holds(const lease *l, row_index row, uint32_t sample);
 bool   lease_holds_row(const lease *l, row_index row);
+bool   lease_is_grading(const lease *l);                         /* of grade rows; else it has none */
 bool   lease_is_only(const lease *l, row_index row);             /* something of the row waits again when the lease ends */
 void   lease_drop_sample(coord *c, lease *l, row_index row, uint32_t sample);    /* committed: no longer held, not waiting */
 void   lease_release_sample(coord *c, lease *l, row_index row, uint32_t sample); /* waits again */
@@ -173,7 +175,7 @@ void worker_leases_end(coord *c, worker_id id, const char *why);
 void worker_review(coord *c, worker *w);                         /* may it work? tells it when the answer changed */
 void workers_review(coord *c);
 void lease_lost(coord *c, lease *l, bool is_stall);              /* deadline or progress: rows are requeued, the worker is told */
-typedef enum { WORKER_FITS, WORKER_OTHER_MODEL, WORKER_OTHER_FILES, WORKER_OTHER_NUMERICS } worker_fit;
+typedef enum { WORKER_FITS, WORKER_OTHER_STAGE, WORKER_OTHER_MODEL, WORKER_OTHER_FILES, WORKER_OTHER_NUMERICS } worker_fit;
 worker_fit worker_fits(const worker *w, const job *j);
 bool worker_serves(const worker *w, const job *j, const char **why, action_list *list);  /* model and pin fit; *why (list may be NULL) in the arena */
 bool worker_can_serve(worker *w, const job *j);                  /* the same, remembered for one job */
@@ -197,6 +199,7 @@ void job_check_limits(coord *c, job *j);                         /* of an open j
 uint64_t row_line_bytes(const coord *c, const job *j, row_index row);
 void grant_worker(coord *c, worker *w);
 void grant_all(coord *c);
+void grant_graders(coord *c);
 bool grant_possible(const coord *c, const job *j, const worker *w);     /* could this worker take something of what waits? */
 
 #endif

@@ -37,7 +37,7 @@ static void name_models(const coord *c, char *out, size_t n_bytes)
     size_t used = 0;
     out[0] = '\0';
     for (size_t i = 0; i < c->n_workers; i++) {
-        bool is_named = false;
+        bool is_named = c->workers[i]->grades;
         for (size_t k = 0; k < i && !is_named; k++) is_named = strcmp(c->workers[k]->model, c->workers[i]->model) == 0;
         size_t need = strlen(c->workers[i]->model) + 2;
         if (is_named || used + need >= n_bytes) continue;
@@ -51,7 +51,7 @@ static void explain_misfit(const coord *c, const job *j, char why[480])
     const worker *nearest = c->workers[0];
     char models[160];
     for (size_t i = 1; i < c->n_workers; i++) {
-        if (worker_fits(c->workers[i], j) > worker_fits(nearest, j)) nearest = c->workers[i];
+        if (!c->workers[i]->grades && (nearest->grades || worker_fits(c->workers[i], j) > worker_fits(nearest, j))) nearest = c->workers[i];
     }
     switch (worker_fits(nearest, j)) {
     case WORKER_OTHER_NUMERICS:
@@ -60,6 +60,10 @@ static void explain_misfit(const coord *c, const job *j, char why[480])
     case WORKER_OTHER_FILES:
         snprintf(why, 480, "the job began with model files of fingerprint %.16s, those of the workers here differ (%.100s has %.16s); start a worker with the files it began with", j->fingerprint,
                  nearest->model, nearest->fingerprint);
+        break;
+    case WORKER_OTHER_STAGE:
+    case WORKER_FITS:
+        snprintf(why, 480, "the workers here only grade; start one with a model");
         break;
     default:
         name_models(c, models, sizeof models);
@@ -72,7 +76,7 @@ static void explain(const coord *c, const job *j, char why[480])
 {
     const char *text = NULL;
     size_t n_here = 0;
-    for (size_t i = 0; i < c->n_workers; i++) n_here += worker_fits(c->workers[i], j) == WORKER_FITS;
+    for (size_t i = 0; i < c->n_workers; i++) n_here += !c->workers[i]->grades && worker_fits(c->workers[i], j) == WORKER_FITS;
     if (j->pause[0]) text = j->pause;
     else if (c->is_disk_full) text = c->disk_text;
     else if (c->is_draining) text = "the coordinator is stopping";
@@ -84,6 +88,16 @@ static void explain(const coord *c, const job *j, char why[480])
     } else if (!explain_room_row(j, why)) {
         snprintf(why, 480, "the workers that may serve this job are stopping or cannot be reached");
     }
+}
+
+/* Samples wait for a verdict and nobody here gives any. */
+static void explain_grading(const coord *c, const job *j, char why[480])
+{
+    size_t n_here = 0;
+    for (size_t i = 0; i < c->n_workers; i++) n_here += c->workers[i]->grades && worker_fits(c->workers[i], j) == WORKER_FITS;
+    if (j->pause[0] || c->is_disk_full || c->is_draining) explain(c, j, why);
+    else if (n_here > 0) snprintf(why, 480, "the workers that may grade this job are stopping or cannot be reached");
+    else snprintf(why, 480, "%" PRIu64 " samples wait for a grader and no worker here grades; start one: tokenfleet-worker --roles grade --connect ENDPOINT", row_table_grades_waiting(j->rows));
 }
 
 /* It could go on, but nothing of it runs: the jobs before it are served first. */
@@ -117,9 +131,19 @@ static void count_lease(const coord *c, const lease *l, coord_job_status *s)
     row_index row;
     for (uint32_t at = 0; lease_next_row(l, &at, &row);) {
         for (uint32_t k = 0; k < row_table_samples(l->job->rows, row); k++) s->samples_twice += row_table_held_twice(l->job->rows, row, k) && lease_holds(l, row, k);
-        s->rows_running += counts_here(c, l, row);
+        s->rows_running += !lease_is_grading(l) && counts_here(c, l, row);
     }
     if (c->now_ms - l->granted_ms > s->oldest_lease_ms) s->oldest_lease_ms = c->now_ms - l->granted_ms;
+}
+
+static uint64_t count_grading(const job *j)
+{
+    uint64_t n = 0;
+    for (row_index r = { 0 }; r.v < row_table_n_rows(j->rows); r.v++) {
+        row_index grade = row_table_grade_of(j->rows, r);
+        for (uint32_t k = 0; k < row_table_samples(j->rows, r); k++) n += row_table_held(j->rows, grade, k);
+    }
+    return n;
 }
 
 static void fill_job(const coord *c, const job *j, coord_job_status *s)
@@ -152,18 +176,26 @@ static void fill_job(const coord *c, const job *j, coord_job_status *s)
     s->rows_suspect = row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT);
     s->rows_room = row_table_queue_count(j->rows, ROW_QUEUE_ROOM);
     fill_pace(c, j, s);
-    bool is_held = false, is_possible = false;
+    bool is_held[2] = { 0 }, is_possible[2] = { 0 };         /* of rows, of their grading */
     for (size_t i = 0; i < c->n_leases; i++) {
         if (c->leases[i]->job != j) continue;
-        is_held = true;
+        is_held[lease_is_grading(c->leases[i])] = true;
         count_lease(c, c->leases[i], s);
     }
     s->samples_twice /= 2;                               /* each was met in both of its leases */
     if (s->rows_waiting == 0) s->rows_tail = s->rows_running;
-    for (size_t i = 0; i < c->n_workers && !is_possible; i++) is_possible = grant_possible(c, j, c->workers[i]);
-    s->is_stuck = !is_held && !is_possible;
-    if (!is_possible && s->rows_waiting > 0) explain(c, j, s->why);
-    else if (!is_held && s->rows_waiting > 0) explain_turn(c, j, s->why);
+    for (size_t i = 0; i < c->n_workers && !(is_possible[0] && is_possible[1]); i++) {
+        bool grades = c->workers[i]->grades;
+        is_possible[grades] = is_possible[grades] || grant_possible(c, j, c->workers[i]);
+    }
+    s->is_graded = row_table_is_graded(j->rows);
+    s->samples_ungraded = row_table_grades_waiting(j->rows);
+    s->samples_graded = j->n_verdicts;
+    s->samples_grading = s->is_graded ? count_grading(j) : 0;
+    s->is_stuck = !is_held[0] && !is_held[1] && !is_possible[0] && !is_possible[1];
+    if (!is_possible[0] && s->rows_waiting > 0) explain(c, j, s->why);
+    else if (!is_held[0] && s->rows_waiting > 0) explain_turn(c, j, s->why);
+    else if (!is_possible[1] && s->samples_ungraded > 0) explain_grading(c, j, s->why);
 }
 
 size_t coord_n_jobs(const coord *c) { return c->n_jobs; }
@@ -201,10 +233,10 @@ static void explain_idle(const coord *c, const worker *w, char *why, size_t n_by
     for (size_t i = 0; i < c->n_jobs; i++) {
         const job *j = c->jobs[i];
         is_open |= j->state == JOB_OPEN;
-        is_waiting |= j->state == JOB_OPEN && row_table_n_waiting(j->rows) > 0;
+        is_waiting |= j->state == JOB_OPEN && (w->grades ? row_table_grades_waiting(j->rows) > 0 : row_table_n_waiting(j->rows) > 0);
     }
     snprintf(why, n_bytes, "%s", w->is_unreachable ? "it cannot be reached" : c->is_disk_full ? "the disk of the coordinator is full" : !is_open ? "no job is open" :
-             is_waiting ? "the rows that wait are not for it" : "every row is with a worker");
+             is_waiting ? "the rows that wait are not for it" : w->grades ? "no sample waits for a verdict" : "every row is with a worker");
 }
 
 bool coord_worker_at(const coord *c, size_t i, coord_worker_status *out)
@@ -218,6 +250,7 @@ bool coord_worker_at(const coord *c, size_t i, coord_worker_status *out)
     snprintf(out->why, sizeof out->why, "%s", w->why);
     out->is_accepted = w->is_accepted;
     out->is_draining = w->is_draining;
+    out->grades = w->grades;
     out->held_tokens = w->held_tokens;
     out->credit_tokens = w->credit_tokens;
     out->prefill_tokens = w->prefill_tokens;

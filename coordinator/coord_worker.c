@@ -37,6 +37,7 @@ bool worker_has_detok(const coord *c, const worker *w, const job *j)
 
 worker_fit worker_fits(const worker *w, const job *j)
 {
+    if (w->grades) return row_table_is_graded(j->rows) ? WORKER_FITS : WORKER_OTHER_STAGE;
     if (j->model[0] && strcmp(j->model, w->model) != 0) return WORKER_OTHER_MODEL;
     if (j->is_pinned && strcmp(j->fingerprint, w->fingerprint) != 0) return WORKER_OTHER_FILES;
     return j->is_pinned && strcmp(j->numerics, w->numerics) != 0 ? WORKER_OTHER_NUMERICS : WORKER_FITS;
@@ -46,7 +47,9 @@ bool worker_serves(const worker *w, const job *j, const char **why, action_list 
 {
     const char *text = NULL;
     worker_fit fit = worker_fits(w, j);
-    if (fit == WORKER_OTHER_MODEL) {
+    if (fit == WORKER_OTHER_STAGE) {
+        if (list) text = action_text(list, "job-%016" PRIx64 " has nothing to grade, and this worker only grades", j->id.v);
+    } else if (fit == WORKER_OTHER_MODEL) {
         if (list) text = action_text(list, "job-%016" PRIx64 " asks for the model %s, this worker serves %s", j->id.v, j->model, w->model);
     } else if (fit == WORKER_OTHER_FILES) {
         if (list) text = action_text(list, "job-%016" PRIx64 " began with the model of fingerprint %.16s, this worker's model %s has %.16s: its files differ", j->id.v, j->fingerprint,
@@ -227,6 +230,7 @@ static void hello(coord *c, worker_id id, const wire_hello *m)
     w->credit_tokens = m->credit_tokens;
     w->credit_bytes = m->credit_bytes;
     w->has_tokenizer = m->has_tokenizer != 0;
+    w->grades = m->grades != 0;
     w->heard_ms = c->now_ms;
     w->is_unreachable = w->is_draining = w->was_stopped = false;
     w->asked_job = NULL;
@@ -321,14 +325,15 @@ static void handback(coord *c, worker_id id, const wire_handback *m)
     bool is_blame = m->reason == WIRE_HAND_ENGINE_CRASHED_ALONE && n == 1;       /* two rows cannot both have run alone */
     bool is_end = m->reason == WIRE_HAND_ENGINE_ENDED || m->reason == WIRE_HAND_ENGINE_CRASHED_ALONE;
     if (is_end && !is_blame && m->text.n > 0)
-        send_note(c, "worker %016" PRIx64 ": its engine ended: %.*s", id.v, (int)(m->text.n < 300 ? m->text.n : 300), m->text.p);
+        send_note(c, "worker %016" PRIx64 ": its %s ended: %.*s", id.v, w && w->grades ? "grader" : "engine", (int)(m->text.n < 300 ? m->text.n : 300), m->text.p);
     lease_id lease_before = l->id;
+    bool is_grading = lease_is_grading(l);
     for (uint32_t i = 0; i < n; i++) {
         lease_release_row(c, l, rows[i]);
         if (is_end) row_suspect(c, j, rows[i], l);
         if (is_end && !is_blame) job_retry_row(c, j, rows[i]);
-        if (m->reason == WIRE_HAND_NO_ROOM && w) note_no_room(j, rows[i], w->context);
-        if (m->reason == WIRE_HAND_NO_CHATS && w) note_no_chats(j, w, rows[i], m->text);
+        if (m->reason == WIRE_HAND_NO_ROOM && w && !is_grading) note_no_room(j, rows[i], w->context);
+        if (m->reason == WIRE_HAND_NO_CHATS && w && !is_grading) note_no_chats(j, w, rows[i], m->text);
         if (is_end) row_note_end(c, j, rows[i], w, is_blame, m->text);
         if (is_blame) row_crashed(c, j, rows[i]);
     }

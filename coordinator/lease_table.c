@@ -40,6 +40,11 @@ bool lease_holds_row(const lease *l, row_index row)
     return false;
 }
 
+bool lease_is_grading(const lease *l)
+{
+    return row_table_is_grade(l->job->rows, (row_index){ l->samples[0].row });
+}
+
 bool lease_is_only(const lease *l, row_index row)
 {
     for (uint32_t i = lower_bound(l, row.v, 0); i < l->n_samples && l->samples[i].row == row.v; i++)

@@ -20,11 +20,12 @@ _Static_assert(sizeof(row) == 16, "10 M rows must stay near 160 MB");
 
 struct row_table {
     row *rows;                           /* owned [capacity] */
-    uint64_t n_rows, capacity, n_slots;
+    uint64_t n_rows, capacity, n_slots;  /* with the grade rows */
+    uint64_t n_base;                     /* without them */
     uint64_t *done, *held, *twice;       /* owned bitmaps [n_sample_words] of the samples; twice: two leases hold it */
     uint64_t n_sample_words;
     bit_set queue[ROW_QUEUE_COUNT];      /* rows with a waiting sample */
-    uint64_t n_completed, n_failed, cost_waiting;
+    uint64_t n_completed, n_failed, cost_waiting, grades_waiting;
 };
 
 static bool get(const uint64_t *bits, uint64_t i) { return bits[i / 64] >> (i % 64) & 1; }
@@ -42,6 +43,20 @@ static uint64_t slot_of(const row_table *t, row_index r, uint32_t sample)
     const row *x = at(t, r);
     FL_ASSERT(sample < x->n_samples);
     return (uint64_t)x->slot + sample;
+}
+
+bool row_table_is_graded(const row_table *t) { return t->n_rows > t->n_base; }
+bool row_table_is_grade(const row_table *t, row_index r) { return r.v >= t->n_base; }
+
+row_index row_table_grade_of(const row_table *t, row_index r)
+{
+    FL_ASSERT(row_table_is_graded(t) && r.v < t->n_base);
+    return (row_index){ t->n_base + r.v };
+}
+
+row_index row_table_graded(const row_table *t, row_index r)
+{
+    return row_table_is_grade(t, r) ? (row_index){ r.v - t->n_base } : r;
 }
 
 static bool grow_rows(row_table *t, uint64_t n)
@@ -110,7 +125,8 @@ fl_status row_table_add(row_table *t, uint32_t n_samples, uint64_t sample_cost, 
         return fl_fail(err, FL_INVALID, "rows: a job may have at most %u rows and samples; split the job file", UINT32_MAX);
     if (!grow_rows(t, t->n_rows + 1) || !grow_samples(t, t->n_slots + n_samples))
         return fl_fail(err, FL_FULL, "rows: no memory for row %llu", (unsigned long long)t->n_rows);
-    for (int q = 0; q < ROW_QUEUE_COUNT; q++)
+    FL_ASSERT(!row_table_is_graded(t));
+    for (int q = 0; q < ROW_QUEUE_GRADE; q++)
         if (!bit_set_grow(&t->queue[q], t->n_rows + 1)) return fl_fail(err, FL_FULL, "rows: no memory for row %llu", (unsigned long long)t->n_rows);
     if (sample_cost == 0) sample_cost = 1;
     if (sample_cost > UINT32_MAX) sample_cost = UINT32_MAX;
@@ -118,7 +134,23 @@ fl_status row_table_add(row_table *t, uint32_t n_samples, uint64_t sample_cost, 
     bit_set_add(&t->queue[ROW_QUEUE_FRESH], t->n_rows);
     t->cost_waiting += sample_cost * n_samples;
     t->n_rows++;
+    t->n_base++;
     t->n_slots += n_samples;
+    return FL_OK;
+}
+
+fl_status row_table_add_grades(row_table *t, fl_err *err)
+{
+    uint64_t n = t->n_base;
+    FL_ASSERT(!row_table_is_graded(t) && t->n_completed + t->n_failed == 0);
+    if (2 * n > ROW_TABLE_ROWS_MAX || 2 * t->n_slots > UINT32_MAX)
+        return fl_fail(err, FL_INVALID, "rows: a graded job may have at most %u rows and samples; split the job file", UINT32_MAX / 2);
+    if (!grow_rows(t, 2 * n) || !grow_samples(t, 2 * t->n_slots) || !bit_set_grow(&t->queue[ROW_QUEUE_GRADE], 2 * n))
+        return fl_fail(err, FL_FULL, "rows: no memory to grade %llu rows", (unsigned long long)n);
+    for (uint64_t i = 0; i < n; i++)
+        t->rows[n + i] = (row){ .slot = (uint32_t)(t->n_slots + t->rows[i].slot), .cost = 1, .n_samples = t->rows[i].n_samples, .queue = ROW_QUEUE_GRADE };
+    t->n_rows = 2 * n;
+    t->n_slots *= 2;
     return FL_OK;
 }
 
@@ -127,7 +159,7 @@ static void count_waiting(row_table *t, row_index r, int change)
 {
     row *x = at(t, r);
     x->n_waiting = (uint16_t)(x->n_waiting + change);
-    t->cost_waiting += (uint64_t)((int64_t)x->cost * change);
+    *(row_table_is_grade(t, r) ? &t->grades_waiting : &t->cost_waiting) += (uint64_t)((int64_t)x->cost * change);
     if (x->n_waiting == 0) bit_set_remove(&t->queue[x->queue], r.v);
     else bit_set_add(&t->queue[x->queue], r.v);
 }
@@ -143,21 +175,31 @@ static bool all_done(const row_table *t, row_index r)
 bool row_table_commit(row_table *t, row_index r, uint32_t sample)
 {
     uint64_t slot = slot_of(t, r, sample);
+    bool is_grade = row_table_is_grade(t, r), has_grade = !is_grade && row_table_is_graded(t);
     if (at(t, r)->has_failed || get(t->done, slot)) return false;
+    if (is_grade && !row_table_done(t, row_table_graded(t, r), sample)) return false;
     if (get(t->held, slot)) clear(t->held, slot);
     else count_waiting(t, r, -1);
     clear(t->twice, slot);
     set(t->done, slot);
-    if (all_done(t, r)) t->n_completed++;
+    if (has_grade) count_waiting(t, row_table_grade_of(t, r), +1);
+    else if (all_done(t, r)) t->n_completed++;
     return true;
+}
+
+static void fail_one(row_table *t, row_index r)
+{
+    row *x = at(t, r);
+    if (x->n_waiting > 0) count_waiting(t, r, -(int)x->n_waiting);
+    x->has_failed = 1;
 }
 
 bool row_table_fail(row_table *t, row_index r)
 {
-    row *x = at(t, r);
-    if (x->has_failed || all_done(t, r)) return false;
-    if (x->n_waiting > 0) count_waiting(t, r, -(int)x->n_waiting);
-    x->has_failed = 1;
+    row_index base = row_table_graded(t, r);
+    if (row_table_settled(t, base)) return false;
+    fail_one(t, base);
+    if (row_table_is_graded(t)) fail_one(t, row_table_grade_of(t, base));
     t->n_failed++;
     return true;
 }
@@ -173,20 +215,35 @@ bool row_table_held_twice(const row_table *t, row_index r, uint32_t sample) { re
 bool row_table_was_held(const row_table *t, row_index r) { return at(t, r)->was_held; }
 bool row_table_failed(const row_table *t, row_index r) { return at(t, r)->has_failed; }
 bool row_table_finished(const row_table *t, row_index r) { return at(t, r)->has_failed || all_done(t, r); }
+
+bool row_table_settled(const row_table *t, row_index r)
+{
+    row_index base = row_table_graded(t, r);
+    return row_table_finished(t, row_table_is_graded(t) ? row_table_grade_of(t, base) : base);
+}
+
+bool row_table_waits(const row_table *t, row_index r, uint32_t sample)
+{
+    uint64_t slot = slot_of(t, r, sample);
+    if (get(t->done, slot) || get(t->held, slot)) return false;
+    return !row_table_is_grade(t, r) || row_table_done(t, row_table_graded(t, r), sample);
+}
+
 uint32_t row_table_samples(const row_table *t, row_index r) { return at(t, r)->n_samples; }
 uint32_t row_table_cost(const row_table *t, row_index r) { return at(t, r)->cost; }
 uint64_t row_table_slot(const row_table *t, row_index r, uint32_t sample) { return slot_of(t, r, sample); }
-uint64_t row_table_n_rows(const row_table *t) { return t->n_rows; }
+uint64_t row_table_n_rows(const row_table *t) { return t->n_base; }
 uint64_t row_table_n_slots(const row_table *t) { return t->n_slots; }
 uint64_t row_table_n_completed(const row_table *t) { return t->n_completed; }
 uint64_t row_table_n_failed(const row_table *t) { return t->n_failed; }
-uint64_t row_table_n_open(const row_table *t) { return t->n_rows - t->n_completed - t->n_failed; }
+uint64_t row_table_n_open(const row_table *t) { return t->n_base - t->n_completed - t->n_failed; }
 uint64_t row_table_cost_waiting(const row_table *t) { return t->cost_waiting; }
+uint64_t row_table_grades_waiting(const row_table *t) { return t->grades_waiting; }
 
 uint64_t row_table_n_waiting(const row_table *t)
 {
     uint64_t n = 0;
-    for (int q = 0; q < ROW_QUEUE_COUNT; q++) n += t->queue[q].count;
+    for (int q = 0; q < ROW_QUEUE_GRADE; q++) n += t->queue[q].count;
     return n;
 }
 

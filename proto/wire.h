@@ -7,7 +7,7 @@
  *          the tables below under their keys. A field is left out when it is zero or empty; an unknown key is skipped; another
  *          version, a wrong type, a value over its bound or a missing part is FL_CORRUPT. Array and map counts are
  *          checked against the bytes that remain before msgpack sees the header.
- * Shape    all lists of one message are parallel: of one length. GRANT has the lines of its entries as parts (wire_line_next), DETOK and
+ * Shape    all lists of one message are parallel: of one length. GRANT has the lines of its entries as parts (wire_line_next; of grade rows, grade lines: grade_line.h), DETOK and
  *          RESULT one, REQUEST and REPLY at most one, the others none. A message of ours that breaks a bound or a shape is
  *          FL_INVALID, a foreign one FL_CORRUPT.
  * Memory   a decoded message borrows strings and parts from the bytes it was decoded from; lists live in its arena.
@@ -45,7 +45,8 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
     X(U64, 11, credit_bytes, UINT64_MAX)    /* unanswered result bytes it may hold */ \
     X(LIST,12, leases, 65536)           /* lease ids still held */ \
     X(STR, 13, place, 256)              /* host, pid, device: for people and the log only */ \
-    X(U64, 14, has_tokenizer, 1)
+    X(U64, 14, has_tokenizer, 1) \
+    X(U64, 15, grades, 1)               /* 1: it grades samples and has no model (fields 5 to 9 and 14 are empty); credit_tokens counts samples then */
 #define WIRE_WELCOME_FIELDS(X)          /* coordinator -> worker */ \
     X(U64,  3, accepted, 1)             /* 0: stay idle, `why` says the reason */ \
     X(STR,  4, why, 480) \

@@ -6,7 +6,8 @@
  *           the ledger in ways that must be found.
  * Model     a message is lost only together with its connection, as with ZeroMQ; then both sides notice late or, for a coordinator that restarted, not
  *           at all. Messages of one connection arrive in order, but for a few that are repeated or overtaken.
- * Schedule  3 to 6 workers, 2 or 3 jobs of 40 to 60 rows with n 1 to 4, at least SIM_FAULTS_MIN faults.
+ * Schedule  3 to 6 workers, 2 or 3 jobs of 40 to 60 rows with n 1 to 4, at least SIM_FAULTS_MIN faults. Some jobs are graded: then there are 2 workers more, which grade,
+ *           and each row has its grade row behind all rows (row_table.h), which is a row like others here.
  * Threads   one. */
 #ifndef TESTS_SIM_H
 #define TESTS_SIM_H
@@ -19,9 +20,11 @@
 #define SIM_PROGRESS_MS 30000
 #define SIM_COPY_MS 2000
 #define SIM_SEGMENT_BYTES 3000           /* small, so that ledgers roll */
-#define SIM_WORKERS_MAX 6
+#define SIM_WORKERS_MAX 8
+#define SIM_GRADERS 2
 #define SIM_JOBS_MAX 3
-#define SIM_ROWS_MAX 60
+#define SIM_BASE_ROWS_MAX 60
+#define SIM_ROWS_MAX (2 * SIM_BASE_ROWS_MAX)     /* with the grade rows */
 #define SIM_N_MAX 4
 #define SIM_WORDS ((SIM_ROWS_MAX * SIM_N_MAX + 63) / 64)
 #define SIM_FAULTS_MIN 5
@@ -42,6 +45,7 @@
     X(LEASE_GRANTED) X(LEASE_COPY) X(COPY_OF_WAITING) X(LEASE_RENEWED) X(LEASE_RESTORED) X(LEASE_RESTORED_TWICE) X(LEASE_SHRUNK) X(LEASE_FINISHED) X(LEASE_LEFT_BY_COPY) X(LEASE_ROW_FAILED) X(LEASE_RAN_OUT) \
     X(LEASE_STALLED) X(LEASE_SILENT) X(LEASE_HANDED_BACK) X(LEASE_NOT_PRESENTED) X(LEASE_WORKER_DIED) X(LEASE_BYE) X(LEASE_JOB_CLOSED) X(LEASE_NOT_RESTORED) \
     X(JOB_COMPLETED) X(JOB_CANCELLED) X(JOB_EXPIRED) X(JOB_RETRIED) X(JOB_DELETED) X(CANCEL_RACES_EXPIRY) X(CANCEL_ON_FULL_DISK) X(CANCEL_WHILE_DRAINING) X(EXPIRED_AT_RESTART) \
+    X(GRADE_GRANTED) X(GRADE_COPY) X(GRADE_DONE) X(GRADE_TWICE_TO_DONE) X(GRADE_FAILED) X(GRADER_ENDED) X(GRADER_IDLES) \
     X(SEGMENT_ROLL) X(OUTPUTS_NAMED)
 #define SIM_HITS(X) SIM_FAULTS(X) SIM_STATES(X)
 typedef enum {
@@ -54,7 +58,7 @@ typedef enum {
     SIM_HIT_COUNT
 } sim_hit_kind;
 
-typedef enum { SIM_ROW_GOOD, SIM_ROW_BAD_LINE, SIM_ROW_ERROR_ROW, SIM_ROW_POISON, SIM_ROW_LARGE } sim_row_kind;
+typedef enum { SIM_ROW_GOOD, SIM_ROW_BAD_LINE, SIM_ROW_ERROR_ROW, SIM_ROW_POISON, SIM_ROW_LARGE, SIM_ROW_GRADE, SIM_ROW_GRADE_ERROR } sim_row_kind;
 /* Bit s = sample s; durable: in the synced ledger; appended: the core said so, perhaps not yet durable. */
 typedef struct {
     uint8_t n, kind;
@@ -76,7 +80,7 @@ typedef struct { uint64_t granted, copied, duplicates, duplicate_tokens, stale, 
 
 typedef struct {
     job_id id;
-    sim_row rows[SIM_ROWS_MAX]; uint32_t n_rows;
+    sim_row rows[SIM_ROWS_MAX]; uint32_t n_base, n_rows;         /* n_rows: with the grade rows of a graded job */
     row_limits limits;
     int64_t submit_ms, cancel_ms, expire_ms, added_ms;   /* 0: never. added_ms: by the shell's clock */
     bool is_submitted, is_deleted, is_closed, is_close_appended;     /* closed: its closing record is synced */
@@ -106,7 +110,7 @@ typedef struct {
     bool is_alive, is_draining, knows_link;      /* knows_link: it believes to be connected */
     bool is_disordered;                  /* a message of it was repeated or overtaken: it may run rows of leases that are over */
     uint64_t id, connection;             /* connection 0: cut */
-    uint32_t context; bool has_other_numerics;
+    uint32_t context; bool has_other_numerics, grades;
     int n_parallel;
     uint32_t slowness;                   /* a sample takes up to so many ms */
     int64_t heard_ms, beat_ms, stalled_until_ms, cut_until_ms, retry_ms;
@@ -173,6 +177,8 @@ uint32_t sim_tokens(const sim_job *j, uint64_t row, uint32_t sample);
 void    *sim_grow(void *array, size_t *capacity, size_t count, size_t size);
 int      sim_job_index(uint64_t id);
 sim_job *sim_job_of(sim *s, uint64_t id);
+static inline bool sim_is_grade(const sim_job *j, uint64_t row) { return row >= j->n_base; }
+static inline uint64_t sim_graded(const sim_job *j, uint64_t row) { return sim_is_grade(j, row) ? row - j->n_base : row; }
 static inline bool sim_bit(const uint64_t *bits, uint64_t row, uint32_t sample) { uint64_t i = row * SIM_N_MAX + sample; return bits[i / 64] >> (i % 64) & 1; }
 static inline void sim_bit_set(uint64_t *bits, uint64_t row, uint32_t sample) { uint64_t i = row * SIM_N_MAX + sample; bits[i / 64] |= (uint64_t)1 << (i % 64); }
 static inline void sim_bit_clear(uint64_t *bits, uint64_t row, uint32_t sample) { uint64_t i = row * SIM_N_MAX + sample; bits[i / 64] &= ~((uint64_t)1 << (i % 64)); }

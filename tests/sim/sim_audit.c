@@ -14,11 +14,22 @@ static void audit_open(sim *s, const sim_job *j, const coord_job_status *status)
             twice[k] |= held[k] & s->live.v[i].bits[k];
             held[k] |= s->live.v[i].bits[k];
         }
-    for (uint64_t r = 0; r < j->n_rows; r++) {
+    bool is_graded = j->n_rows > j->n_base;
+    for (uint64_t r = j->n_base; r < j->n_rows; r++) {
         const sim_row *row = &j->rows[r];
+        for (uint32_t k = 0; k < row->n; k++) {
+            bool is_there = j->rows[sim_graded(j, r)].appended >> k & 1, is_held = sim_bit(held, r, k), is_done = row->appended >> k & 1;
+            own.samples_graded += is_done;
+            own.samples_grading += is_held;
+            own.samples_ungraded += is_there && !is_held && !is_done && !row->is_error_appended;
+            own.samples_twice += sim_bit(twice, r, k);
+        }
+    }
+    for (uint64_t r = 0; r < j->n_base; r++) {
+        const sim_row *row = &j->rows[r], *last = is_graded ? &j->rows[j->n_base + r] : row;
         bool is_running = false, is_waiting = false;
         if (row->is_error_appended) own.rows_failed++;
-        else if (row->appended == (1u << row->n) - 1) own.rows_completed++;
+        else if (last->appended == (1u << row->n) - 1) own.rows_completed++;
         for (uint32_t k = 0; k < row->n && !row->is_error_appended; k++) {
             is_running |= sim_bit(held, r, k);
             is_waiting |= !sim_bit(held, r, k) && !(row->appended >> k & 1);
@@ -32,6 +43,9 @@ static void audit_open(sim *s, const sim_job *j, const coord_job_status *status)
         sim_violation(s, "job %" PRIu64 ": status counts %" PRIu64 " rows completed, %" PRIu64 " failed, %" PRIu64 " running, %" PRIu64 " waiting, %" PRIu64 " samples twice; there are %" PRIu64
                       ", %" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64, j->id.v, status->rows_completed, status->rows_failed, status->rows_running, status->rows_waiting, status->samples_twice,
                       own.rows_completed, own.rows_failed, own.rows_running, own.rows_waiting, own.samples_twice);
+    if (status->is_graded != is_graded || status->samples_graded != own.samples_graded || status->samples_grading != own.samples_grading || status->samples_ungraded != own.samples_ungraded)
+        sim_violation(s, "job %" PRIu64 ": status counts %" PRIu64 " samples graded, %" PRIu64 " with graders, %" PRIu64 " waiting for one; there are %" PRIu64 ", %" PRIu64 ", %" PRIu64, j->id.v,
+                      status->samples_graded, status->samples_grading, status->samples_ungraded, own.samples_graded, own.samples_grading, own.samples_ungraded);
     if (status->rows_tail != (own.rows_waiting ? 0 : own.rows_running)) sim_violation(s, "job %" PRIu64 ": status says that the tail has %" PRIu64 " rows", j->id.v, status->rows_tail);
 }
 
@@ -76,6 +90,13 @@ static fl_status audit_record(void *context, const ledger_record *r, fl_err *err
     return FL_OK;
 }
 
+static uint32_t n_samples_of(const audit *a, uint64_t row)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < a->j->rows[row].n; k++) n += a->n_results[row][k];
+    return n;
+}
+
 void sim_audit_job(sim *s, sim_job *j)
 {
     ledger_cursor cursor = { 0 };
@@ -88,15 +109,18 @@ void sim_audit_job(sim *s, sim_job *j)
         uint32_t n = 0;
         for (uint32_t k = 0; k < j->rows[i].n; k++) {
             n += a.n_results[i][k];
+            if (sim_is_grade(j, i) && a.n_results[i][k] && !a.n_results[sim_graded(j, i)][k]) sim_violation(s, "job %" PRIu64 " row %u sample %u: the ledger has a verdict of nothing", j->id.v, i, k);
             if ((j->rows[i].durable >> k & 1) != a.n_results[i][k]) sim_violation(s, "job %" PRIu64 " row %u sample %u: it was durable and is lost, or the other way round", j->id.v, i, k);
         }
+        if (i < j->n_base && j->n_rows > j->n_base && !a.has_error[i] && n == j->rows[i].n) continue;       /* its grade row tells */
+        if (sim_is_grade(j, i) && (a.has_error[sim_graded(j, i)] || n_samples_of(&a, sim_graded(j, i)) < j->rows[i].n)) continue;      /* the row told */
         if (a.has_error[i]) n_failed++;
         else if (n == j->rows[i].n) n_completed++;
         else if (a.cause == LEDGER_COMPLETED) sim_violation(s, "job %" PRIu64 " row %u is lost: %u of %u results", j->id.v, i, n, j->rows[i].n);
         else n_failed++;                                 /* ended early: the row gets a batch_cancelled or batch_expired line */
     }
     if (!s->core || !coord_job_find(s->core, j->id, &status)) return;
-    if (status.rows_completed != n_completed || status.rows_failed != n_failed || status.rows != j->n_rows || status.n_tokens != a.n_tokens)
+    if (status.rows_completed != n_completed || status.rows_failed != n_failed || status.rows != j->n_base || status.n_tokens != a.n_tokens)
         sim_violation(s, "job %" PRIu64 ": the core counts %" PRIu64 " completed, %" PRIu64 " failed, %" PRIu64 " tokens; the ledger %" PRIu64 ", %" PRIu64 ", %" PRIu64, j->id.v,
                       status.rows_completed, status.rows_failed, status.n_tokens, n_completed, n_failed, a.n_tokens);
     if (status.state == JOB_OPEN || status.rows_running != 0 || status.rows_waiting != 0) sim_violation(s, "job %" PRIu64 ": closed in the ledger, %s in the core", j->id.v, job_state_name(status.state));

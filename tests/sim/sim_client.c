@@ -7,7 +7,7 @@ static void submit(sim *s, sim_job *j)
 {
     sim_ledger_free(&j->ledger);
     sim_ledger_append(s, j, &(ledger_record){ .kind = LEDGER_JOB, .body = { "{}", 2 } });
-    for (uint32_t i = 0; i < j->n_rows; i++)
+    for (uint32_t i = 0; i < j->n_base; i++)
         if (j->rows[i].kind == SIM_ROW_BAD_LINE)
             sim_ledger_append(s, j, &(ledger_record){ .kind = LEDGER_INGEST_ERROR, .row = { i }, .line = i + 1, .code = ROW_INVALID_JSON, .body = { "bad", 3 } });
     bool died = sim_shell_crash(s, SIM_CRASH_IN_INGEST, 2000);
@@ -141,7 +141,7 @@ void sim_client_outputs(sim *s, sim_job *j)
     sim_hit(s, SIM_OUTPUTS_NAMED);
     if (sim_shell_crash(s, SIM_CRASH_AT_RENAME, 500)) return;
     bool has_failed = false;
-    for (uint32_t i = 0; i < j->n_rows; i++) has_failed |= j->rows[i].kind != SIM_ROW_BAD_LINE && (j->rows[i].has_error || j->rows[i].durable != (1u << j->rows[i].n) - 1);
+    for (uint32_t i = 0; i < j->n_rows; i++) has_failed |= j->rows[sim_graded(j, i)].kind != SIM_ROW_BAD_LINE && (j->rows[i].has_error || j->rows[i].durable != (1u << j->rows[i].n) - 1);
     int slot = (int)(j - s->jobs);
     if (has_failed && j->n_retries < SIM_RETRIES_MAX && sim_trouble(s, 300)) sim_at(s, s->now_ms + sim_below(s, 5000), SIM_CLIENT, slot, CLIENT_RETRY, NULL);
     else if (sim_trouble(s, 300)) sim_at(s, s->now_ms + sim_below(s, 5000), SIM_CLIENT, slot, CLIENT_DELETE, NULL);

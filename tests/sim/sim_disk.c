@@ -62,7 +62,8 @@ void sim_ledger_mark(sim_job *j)
 static void note_durable(sim_job *j, const ledger_record *r)
 {
     if (r->kind == LEDGER_RESULT && r->piece + 1 == r->n_pieces) j->rows[r->row.v].durable |= 1u << r->sample;
-    if (r->kind == LEDGER_ROW_ERROR || r->kind == LEDGER_INGEST_ERROR) j->rows[r->row.v].has_error = j->rows[r->row.v].is_error_appended = true;
+    if (r->kind == LEDGER_ROW_ERROR || r->kind == LEDGER_INGEST_ERROR)
+        for (uint64_t row = r->row.v; row < j->n_rows; row += j->n_base) j->rows[row].has_error = j->rows[row].is_error_appended = true;
     if (r->kind == LEDGER_CLOSE) j->is_closed = true;
 }
 

@@ -78,7 +78,7 @@ static void see_handback(sim *s, uint64_t speaker, const wire_handback *m)
     if (m->reason == WIRE_HAND_ENGINE_CRASHED_ALONE) sim_hit(s, SIM_CRASH_ALONE);
     for (uint32_t i = 0; i < m->rows.n; i++) {
         sim_row *row = &s->jobs[l->job].rows[m->rows.v[i]];
-        if (!holds_row(l, m->rows.v[i])) continue;
+        if (!holds_row(l, m->rows.v[i]) || sim_is_grade(&s->jobs[l->job], m->rows.v[i])) continue;     /* the end of a grader makes no suspects */
         sim_hit(s, SIM_ROW_SUSPECT);
         row->is_suspect = true;
         if (is_poison && row->kind != SIM_ROW_POISON && ++row->n_poisoned > 1)
@@ -155,7 +155,13 @@ static void see_result(sim *s, sim_job *j, const ledger_record *r)
     if (r->piece == 0 && (row->appended >> r->sample & 1)) sim_violation(s, "job %d row %" PRIu64 " sample %u: committed twice", job + 1, r->row.v, r->sample);
     row->appended |= 1u << r->sample;
     if (r->piece + 1 < r->n_pieces) return;
-    sim_hit(s, n_holders(s, job, r->row.v, r->sample) > 1 ? SIM_TWICE_TO_DONE : SIM_HELD_TO_DONE);
+    bool is_twice = n_holders(s, job, r->row.v, r->sample) > 1;
+    if (sim_is_grade(j, r->row.v)) {
+        if (!(j->rows[sim_graded(j, r->row.v)].appended >> r->sample & 1)) sim_violation(s, "job %d row %" PRIu64 " sample %u: a verdict of nothing", job + 1, r->row.v, r->sample);
+        sim_hit(s, is_twice ? SIM_GRADE_TWICE_TO_DONE : SIM_GRADE_DONE);
+    } else {
+        sim_hit(s, is_twice ? SIM_TWICE_TO_DONE : SIM_HELD_TO_DONE);
+    }
     if (row->is_suspect) sim_hit(s, SIM_SUSPECT_DONE);
     for (size_t i = 0; i < s->live.n; i++)
         if (s->live.v[i].job == job) sim_bit_clear(s->live.v[i].bits, r->row.v, r->sample);
@@ -173,8 +179,9 @@ static void see_timeout(sim *s, sim_job *j, const ledger_record *r)
     } else if (strncmp(text, "the row ran", 11) == 0) {
         sim_hit(s, SIM_TIMEOUT_RUN);
         const sim_lease *l = sim_lease_find(&s->live, r->lease.v);
-        if (!l || !holds_row(l, r->row.v)) sim_violation(s, "job %" PRIu64 " row %" PRIu64 ": ran too long under lease %" PRIu64 ", which does not hold it", j->id.v, r->row.v, r->lease.v);
-        if (!limits->run_ms || !j->rows[r->row.v].was_held) sim_violation(s, "job %" PRIu64 " row %" PRIu64 ": it did not run too long", j->id.v, r->row.v);
+        if (!l || !(holds_row(l, r->row.v) || holds_row(l, j->n_base + r->row.v))) sim_violation(s, "job %" PRIu64 " row %" PRIu64 ": ran too long under lease %" PRIu64 ", which does not hold it", j->id.v, r->row.v, r->lease.v);
+        bool was_graded = j->n_rows > j->n_base && j->rows[j->n_base + r->row.v].was_held;
+        if (!limits->run_ms || !(j->rows[r->row.v].was_held || was_graded)) sim_violation(s, "job %" PRIu64 " row %" PRIu64 ": it did not run too long", j->id.v, r->row.v);
     } else {
         sim_hit(s, SIM_TIMEOUT_TOTAL);
         if (!limits->total_ms || age_ms <= (int64_t)limits->total_ms) sim_violation(s, "job %" PRIu64 " row %" PRIu64 ": it did not take too long", j->id.v, r->row.v);
@@ -186,22 +193,25 @@ static void see_row_error(sim *s, sim_job *j, const ledger_record *r)
     sim_row *row = &j->rows[r->row.v];
     int job = (int)(j - s->jobs);
     const sim_lease *l = sim_lease_find(&s->live, r->lease.v);
+    const sim_row *grade = j->n_rows > j->n_base ? &j->rows[j->n_base + r->row.v] : NULL;
     if (row->is_error_appended) sim_violation(s, "job %d row %" PRIu64 ": a second error", job + 1, r->row.v);
-    row->is_error_appended = true;
+    for (uint64_t each = r->row.v; each < j->n_rows; each += j->n_base) j->rows[each].is_error_appended = true;
     if (r->code == ROW_CRASH_QUARANTINED) {
         sim_hit(s, SIM_QUARANTINED);
         if (row->kind != SIM_ROW_POISON) sim_violation(s, "job %d row %" PRIu64 ": quarantined without blame", job + 1, r->row.v);
     } else if (r->code == ROW_TIMEOUT) {
         see_timeout(s, j, r);
     } else {
-        if (!l || l->job != job || !holds_row(l, r->row.v)) sim_violation(s, "job %d row %" PRIu64 ": an error under lease %" PRIu64 ", which does not hold it", job + 1, r->row.v, r->lease.v);
-        if (row->kind != SIM_ROW_ERROR_ROW) sim_violation(s, "job %d row %" PRIu64 ": an error nobody reported", job + 1, r->row.v);
+        if (!l || l->job != job || !(holds_row(l, r->row.v) || (grade && holds_row(l, j->n_base + r->row.v))))
+            sim_violation(s, "job %d row %" PRIu64 ": an error under lease %" PRIu64 ", which does not hold it", job + 1, r->row.v, r->lease.v);
+        if (row->kind != SIM_ROW_ERROR_ROW && (!grade || grade->kind != SIM_ROW_GRADE_ERROR)) sim_violation(s, "job %d row %" PRIu64 ": an error nobody reported", job + 1, r->row.v);
+        if (row->kind != SIM_ROW_ERROR_ROW) sim_hit(s, SIM_GRADE_FAILED);
     }
     for (uint32_t k = 0; k < row->n; k++) {
         uint32_t n = n_holders(s, job, r->row.v, k);
         sim_hit(s, row->appended >> k & 1 ? SIM_DONE_TO_FAILED : n > 1 ? SIM_TWICE_TO_FAILED : n > 0 ? SIM_HELD_TO_FAILED : SIM_WAITS_TO_FAILED);
         for (size_t i = 0; i < s->live.n; i++)
-            if (s->live.v[i].job == job) sim_bit_clear(s->live.v[i].bits, r->row.v, k);
+            for (uint64_t each = r->row.v; each < j->n_rows && s->live.v[i].job == job; each += j->n_base) sim_bit_clear(s->live.v[i].bits, each, k);
     }
 }
 
@@ -237,6 +247,13 @@ static void see_release(sim *s, const event *ev, const sim_lease *l, const uint6
         }
 }
 
+static bool worker_is_here(const sim *s, uint64_t id)
+{
+    for (int i = 0; i < s->n_workers; i++)
+        if (s->workers[i].id == id) return true;
+    return false;
+}
+
 /* A new lease: at most two hold a sample, of different workers, the second a copy made when nothing waits; suspects are alone. */
 static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
 {
@@ -259,6 +276,14 @@ static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
         }
     }
     fresh.is_copy = !is_empty(once);
+    bool is_grading = false, is_mixed = false, grades = false;
+    for (uint64_t r = 0; r < j->n_rows; r++)
+        if (holds_row(&fresh, r)) *(sim_is_grade(j, r) ? &is_grading : &is_mixed) = true;
+    for (int i = 0; i < s->n_workers; i++) grades |= s->workers[i].grades && s->workers[i].id == a->worker.v;
+    if (is_grading && is_mixed) sim_violation(s, "lease %" PRIu64 " is of rows and of their grading", a->lease.v);
+    if (is_grading && !grades && worker_is_here(s, a->worker.v)) sim_violation(s, "lease %" PRIu64 ": a worker that does not grade is to grade", a->lease.v);
+    if (!is_grading && grades) sim_violation(s, "lease %" PRIu64 ": a worker that grades is to generate", a->lease.v);
+    if (is_grading) sim_hit(s, fresh.is_copy ? SIM_GRADE_COPY : SIM_GRADE_GRANTED);
     if (!is_empty(more)) sim_violation(s, "lease %" PRIu64 " holds a sample as the third one", a->lease.v);
     for (int k = 0; k < SIM_WORDS && fresh.is_copy; k++)
         if (bits[k] & ~once[k]) sim_violation(s, "lease %" PRIu64 " is a copy in part", a->lease.v);
@@ -283,7 +308,9 @@ static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
             if (s->live.v[i].worker == a->worker.v) sim_violation(s, "lease %" PRIu64 ": a suspect row goes to a worker that holds lease %" PRIu64, a->lease.v, s->live.v[i].id);
     }
     coord_job_status now;
-    if (fresh.is_copy && coord_job_find(s->core, a->job, &now) && now.rows_waiting > now.rows_suspect + now.rows_room)
+    if (fresh.is_copy && is_grading && coord_job_find(s->core, a->job, &now) && now.samples_ungraded > 0)
+        sim_violation(s, "lease %" PRIu64 ": a copy while %" PRIu64 " samples wait for a grader", a->lease.v, now.samples_ungraded);
+    if (fresh.is_copy && !is_grading && coord_job_find(s->core, a->job, &now) && now.rows_waiting > now.rows_suspect + now.rows_room)
         sim_violation(s, "lease %" PRIu64 ": a copy while %" PRIu64 " rows wait", a->lease.v, now.rows_waiting);
     sim_hit(s, fresh.is_copy ? SIM_LEASE_COPY : SIM_LEASE_GRANTED);
     if (copied_ms < SIM_COPY_MS) sim_hit(s, SIM_COPY_OF_WAITING);
@@ -303,6 +330,8 @@ static void see_save(sim *s, const event *ev, const action *a)
         for (uint32_t k = 0; k < j->rows[row].n; k++)
             if (sim_bit(bits, row, k) && (j->rows[row].appended >> k & 1 || j->rows[row].is_error_appended))
                 sim_violation(s, "job %" PRIu64 " row %" PRIu64 " sample %u: given out under lease %" PRIu64 " though it is done", a->job.v, row, k, a->lease.v);
+            else if (sim_bit(bits, row, k) && sim_is_grade(j, row) && !(j->rows[sim_graded(j, row)].appended >> k & 1))
+                sim_violation(s, "job %" PRIu64 " row %" PRIu64 " sample %u: to be graded under lease %" PRIu64 " though it is not there", a->job.v, row, k, a->lease.v);
     if (!l) {
         see_new_lease(s, a, bits);
         return;
@@ -359,7 +388,7 @@ static void see_lease_end(sim *s, const event *ev, uint64_t id, size_t n_sends)
     sim_hit(s, why);
     if (!s->jobs[l->job].is_close_appended) see_release(s, ev, l, l->bits);
     for (uint64_t row = 0; why == SIM_LEASE_STALLED && row < s->jobs[l->job].n_rows; row++)
-        if (holds_row(l, row)) s->jobs[l->job].rows[row].is_suspect = true;
+        if (holds_row(l, row) && !sim_is_grade(&s->jobs[l->job], row)) s->jobs[l->job].rows[row].is_suspect = true;
     sim_lease_end(&s->live, id);
 }
 
@@ -423,6 +452,13 @@ void sim_see_send(sim *s, const action *a)
     if (id <= s->highest_lease) sim_violation(s, "lease id %" PRIu64 " is given out again", id);
     if (s->next_lease <= id) sim_violation(s, "lease %" PRIu64 " is sent before its id is durable", id);
     s->highest_lease = id > s->highest_lease ? id : s->highest_lease;
+    const sim_job *j = sim_job_of(s, a->msg.grant.job);
+    for (uint32_t i = 0; i < a->msg.grant.rows.n; i++) {
+        uint64_t row = a->msg.grant.rows.v[i];
+        for (uint64_t k = a->msg.grant.sample_lo.v[i]; k < a->msg.grant.sample_hi.v[i] && sim_is_grade(j, row); k++)
+            if (!(j->rows[sim_graded(j, row)].durable >> k & 1))
+                sim_violation(s, "job %" PRIu64 " row %" PRIu64 " sample %" PRIu64 ": sent to a grader before it is durable", j->id.v, row, k);
+    }
 }
 
 /* ---- restarts ---- */

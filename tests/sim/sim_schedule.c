@@ -8,8 +8,8 @@
 static void make_rows(sim *s, sim_job *j)
 {
     uint32_t n_poison = sim_below(s, 3), n_bad = 0;
-    j->n_rows = 40 + sim_below(s, SIM_ROWS_MAX - 39);
-    for (uint32_t r = 0; r < j->n_rows; r++) {
+    j->n_rows = j->n_base = 40 + sim_below(s, SIM_BASE_ROWS_MAX - 39);
+    for (uint32_t r = 0; r < j->n_base; r++) {
         uint32_t dice = sim_below(s, 100);
         j->rows[r].n = (uint8_t)(1 + sim_below(s, SIM_N_MAX));
         if (dice < 3) j->rows[r].kind = SIM_ROW_BAD_LINE;
@@ -17,6 +17,13 @@ static void make_rows(sim *s, sim_job *j)
         else if (dice < 12) j->rows[r].kind = SIM_ROW_LARGE;
         else if (dice < 16 && n_bad < n_poison) { j->rows[r].kind = SIM_ROW_POISON; n_bad++; }
         if (j->rows[r].kind == SIM_ROW_BAD_LINE) j->rows[r].n = 1;
+    }
+    if (!sim_chance(s, 400)) return;
+    j->n_rows = 2 * j->n_base;
+    for (uint32_t r = 0; r < j->n_base; r++) {
+        sim_row *grade = &j->rows[j->n_base + r];
+        grade->n = j->rows[r].n;
+        grade->kind = j->rows[r].kind != SIM_ROW_ERROR_ROW && sim_below(s, 40) == 0 ? SIM_ROW_GRADE_ERROR : SIM_ROW_GRADE;
     }
 }
 
@@ -44,10 +51,14 @@ static void make_schedule(sim *s)
         sim_at(s, s->jobs[i].submit_ms, SIM_CLIENT, i, CLIENT_SUBMIT, NULL);
         if (s->jobs[i].cancel_ms) sim_at(s, s->jobs[i].cancel_ms, SIM_CLIENT, i, CLIENT_CANCEL, NULL);
     }
-    s->n_workers = 3 + (int)sim_below(s, SIM_WORKERS_MAX - 2);
+    bool is_graded = false;
+    for (int i = 0; i < s->n_jobs; i++) is_graded |= s->jobs[i].n_rows > s->jobs[i].n_base;
+    int n_models = 3 + (int)sim_below(s, SIM_WORKERS_MAX - SIM_GRADERS - 2);
+    s->n_workers = n_models + (is_graded ? SIM_GRADERS : 0);
     for (int i = 0; i < s->n_workers; i++) {
         sim_worker *w = &s->workers[i];
         w->slot = i;
+        w->grades = i >= n_models;
         w->has_other_numerics = i >= 2 && sim_chance(s, 150);
         w->context = i == 0 || w->has_other_numerics || sim_chance(s, 300) ? 4000 : 1000;      /* whoever pins a job, one of its kind can hold every row */
         sim_at(s, sim_below(s, 4000), SIM_START_WORKER, i, 0, NULL);

@@ -36,6 +36,8 @@ static bool result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pie
     return n_pieces > 0 && pieces[0].bytes > 0 && *(const uint8_t *)pieces[0].data == 0xA5;
 }
 
+static bool verdict_is_valid(void *context, fl_bytes verdict) { return result_is_valid(context, 0, &verdict, 1); }
+
 /* Step the core, and let the history see what it decided. */
 void sim_shell_step(sim *s, const event *ev)
 {
@@ -238,6 +240,7 @@ static fl_status replay_record(void *context, const ledger_record *r, fl_err *er
     case LEDGER_ROW_ERROR: case LEDGER_INGEST_ERROR:
         row_table_fail(p->rows, r->row);
         row->has_error = true;
+        if (p->j->n_rows > p->j->n_base) p->j->rows[p->j->n_base + r->row.v].has_error = true;
         break;
     case LEDGER_PIN:
         snprintf(p->fingerprint, sizeof p->fingerprint, "%.*s", (int)r->fingerprint.bytes, (const char *)r->fingerprint.data);
@@ -265,8 +268,9 @@ bool sim_shell_add_job(sim *s, sim_job *j)
 {
     replay p = { .j = j, .spec = { .id = j->id, .journal_state = j->journal_state, .limits = j->limits } };
     ledger_cursor cursor = { 0 };
-    fl_status st = row_table_open(&p.rows, j->n_rows, NULL);
-    for (uint32_t i = 0; i < j->n_rows && st == FL_OK; i++) st = row_table_add(p.rows, j->rows[i].n, 10 + i % 7, NULL);
+    fl_status st = row_table_open(&p.rows, j->n_base, NULL);
+    for (uint32_t i = 0; i < j->n_base && st == FL_OK; i++) st = row_table_add(p.rows, j->rows[i].n, 10 + i % 7, NULL);
+    if (st == FL_OK && j->n_rows > j->n_base) st = row_table_add_grades(p.rows, NULL);
     FL_ASSERT(st == FL_OK);
     if (!sim_ledger_walk(s, j, &cursor, replay_record, &p)) {
         row_table_close(p.rows);
@@ -288,7 +292,7 @@ void sim_shell_start(sim *s)
     if (s->is_up) return;
     sim_log(s, "the coordinator starts");
     coord_options options = { .beat_ms = SIM_BEAT_MS, .term_ms = SIM_TERM_MS, .progress_ms = SIM_PROGRESS_MS, .copy_ms = SIM_COPY_MS, .next_lease = s->next_lease,
-                              .result_is_valid = result_is_valid };
+                              .result_is_valid = result_is_valid, .verdict_is_valid = verdict_is_valid };
     fl_status st = coord_open(&s->core, &options, NULL);
     FL_ASSERT(st == FL_OK);
     s->is_up = true;

@@ -47,6 +47,7 @@ static void send_hello(sim *s, sim_worker *w)
     wire_msg m = { .type = WIRE_HELLO };
     m.hello = (wire_hello){ .worker = w->id, .model = wire_text("stub"), .fingerprint = wire_text("f"), .numerics = wire_text(w->has_other_numerics ? "other" : "usual"), .n_vocab = 100,
                             .context = w->context, .credit_tokens = 200, .has_tokenizer = 1, .place = wire_text("sim") };
+    if (w->grades) m.hello = (wire_hello){ .worker = w->id, .grades = 1, .credit_tokens = 12, .place = wire_text("sim") };
     m.hello.leases = (wire_list){ ids, held_leases(w, ids) };
     say(s, w, &m);
     w->heard_ms = s->now_ms;
@@ -64,7 +65,7 @@ static void send_result(sim *s, sim_worker *w, const sim_task *t)
     }
     uint8_t body[64];
     uint32_t n = sim_result(j, t->row, t->sample, body);
-    uint32_t n_pieces = sim_mix(t->job, t->row, t->sample, 3) % 4 == 0 ? 3 : 1;
+    uint32_t n_pieces = !sim_is_grade(j, t->row) && sim_mix(t->job, t->row, t->sample, 3) % 4 == 0 ? 3 : 1;
     if (sim_trouble(s, 10)) {
         body[0] = 0;
         sim_hit(s, SIM_RESULT_INVALID);
@@ -190,7 +191,7 @@ static bool start_tasks(sim *s, sim_worker *w)
         t->state = TASK_RUNNING;
         n_running++;
         t->done_ms = s->now_ms + 100 + sim_below(s, w->slowness);
-        t->is_row_error = row->kind == SIM_ROW_ERROR_ROW;
+        t->is_row_error = row->kind == SIM_ROW_ERROR_ROW || row->kind == SIM_ROW_GRADE_ERROR;
         if (row->kind != SIM_ROW_POISON || !sim_chance(s, 800)) continue;    /* it does not kill each time */
         sim_hit(s, SIM_ENGINE_POISONED);
         engine_ends(s, w, !sim_chance(s, 100), "poisoned");
@@ -267,7 +268,7 @@ static void mischief(sim *s, sim_worker *w)
 {
     if (sim_trouble(s, 1)) sim_worker_preempt(s, w);
     if (sim_trouble(s, 2)) {
-        sim_hit(s, SIM_ENGINE_KILLED);
+        sim_hit(s, w->grades ? SIM_GRADER_ENDED : SIM_ENGINE_KILLED);
         engine_ends(s, w, false, "killed");
     }
     if (sim_trouble(s, 1)) {
@@ -348,7 +349,7 @@ void sim_worker_receive(sim *s, sim_worker *w, const wire_msg *m)
             if (lives) w->tasks[n++] = w->tasks[i];
         }
         w->n_tasks = n;
-        if (!m->welcome.accepted) sim_hit(s, SIM_OTHER_NUMERICS);
+        if (!m->welcome.accepted) sim_hit(s, w->grades ? SIM_GRADER_IDLES : SIM_OTHER_NUMERICS);
         for (size_t i = 0; i < w->n_tasks; i++)
             if (w->tasks[i].state == TASK_DONE) send_result(s, w, &w->tasks[i]);
         if (m->welcome.want_detok) {
