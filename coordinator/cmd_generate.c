@@ -136,7 +136,7 @@ static fl_status print_json(const generate_options *o, const char *line, const f
     XXH128_canonical_t hash;
     XXH128_canonicalFromHash(&hash, XXH3_128bits(line, strlen(line)));
     memcpy(job.content_hash, hash.digest, sizeof job.content_hash);
-    fl_status st = output_line_write(&out, &job, row, results, info->detok, err);
+    fl_status st = output_line_write(&out, &job, row, results, NULL, info->detok, err);
     if (st == FL_OK) fwrite(out.data, 1, out.n_bytes, stdout);
     json_out_fini(&out);
     return st;

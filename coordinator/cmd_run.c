@@ -31,7 +31,7 @@
 
 typedef struct {
     const char *job, *model, *out, *errors, *device, *spool, *duplicates;
-    uint64_t workers, threads, seed, now, expires, row_queue, row_run, row, max_context, batch, prefill_budget, kv_tokens;
+    uint64_t workers, graders, threads, seed, now, expires, row_queue, row_run, row, max_context, batch, prefill_budget, kv_tokens;
     bool force, restart, as_json, unsafe_spool;
     flag_list set;
 } run_options;
@@ -47,7 +47,7 @@ typedef struct {
     job_settings settings;               /* what the user asks for; owned */
     coord_daemon *daemon;                /* owned */
     int n_gpus;                          /* that workers compute on; 0 = the CPU */
-    spawn *workers;                      /* owned */
+    spawn *workers, *graders;            /* owned; graders NULL where nothing is graded */
     stored_job *job;                     /* borrowed */
     worker_numbers *seen; size_t n_seen; /* owned */
     bool was_closed;                     /* already when this run began */
@@ -102,7 +102,7 @@ static fl_status read_settings(run *r, fl_err *err)
     fl_status st = set_fields_json(&o->set, &defaults, err);
     if (st != FL_OK) return st;
     job_settings s = { .name = (char *)(slash ? slash + 1 : o->job), .defaults = defaults, .seed = o->seed, .max_context = (uint32_t)o->max_context,
-                       .now_s = o->now ? (uint32_t)o->now : (uint32_t)time(NULL), .suffix_duplicates = strcmp(o->duplicates, "suffix") == 0,
+                       .now_s = o->now ? (uint32_t)o->now : (uint32_t)time(NULL), .suffix_duplicates = strcmp(o->duplicates, "suffix") == 0, .grade = o->graders > 0,
                        .times = { o->expires ? (uint64_t)time(NULL) + o->expires : 0, o->row_queue, o->row_run, o->row } };
     st = job_settings_copy(&r->settings, &s, err);
     free(defaults);
@@ -221,7 +221,27 @@ static fl_status start_workers(run *r, fl_err *err)
         argv[argc++] = texts[i];
     }
     argv[argc] = NULL;
-    return spawn_open(&r->workers, argv, (int)o->workers, r->n_gpus, err);
+    st = spawn_open(&r->workers, argv, (int)o->workers, r->n_gpus, err);
+    if (st != FL_OK || o->graders == 0) return st;
+    char *grader[] = { program, "--connect", r->endpoint, "--roles", "grade", "--threads", "1", NULL };
+    return spawn_open(&r->graders, grader, (int)o->graders, 0, err);
+}
+
+/* ---- all processes that this one started ---- */
+
+static int processes_alive(const run *r) { return spawn_alive(r->workers) + spawn_alive(r->graders); }
+static uint64_t processes_deaths(const run *r) { return spawn_deaths(r->workers) + spawn_deaths(r->graders); }
+
+static void processes_no_restart(run *r)
+{
+    spawn_no_restart(r->workers);
+    spawn_no_restart(r->graders);
+}
+
+static fl_status processes_tend(run *r, fl_err *err)
+{
+    fl_status st = spawn_tend(r->workers, daemon_now_ms(), err);
+    return st == FL_OK ? spawn_tend(r->graders, daemon_now_ms(), err) : st;
 }
 
 /* ---- while it runs ---- */
@@ -242,7 +262,7 @@ static fl_status note_workers(run *r, fl_err *err)
         r->seen[at].prefill = w.prefill_tokens;
         r->seen[at].decode = w.decode_tokens;
         r->seen[at].preemptions = w.preemptions;
-        if (w.is_accepted && r->first_ms == 0) r->first_ms = daemon_now_ms();
+        if (w.is_accepted && !w.grades && r->first_ms == 0) r->first_ms = daemon_now_ms();
     }
     return FL_OK;
 }
@@ -265,7 +285,7 @@ static fl_status check_model(run *r, fl_err *err)
         return fl_fail(err, FL_CONFLICT, "the model's name is %.120s and was %.120s when this job was begun; rename its folder back, or pass --restart to begin anew", hello->model, r->job->pin_model);
     }
     for (size_t i = 0; r->job->state == JOB_OPEN && coord_worker_at(daemon_core(r->daemon), i, &w); i++) {
-        if (!w.is_accepted && w.why[0]) return fl_fail(err, FL_CONFLICT, "the model's workers are refused: %s", w.why);
+        if (!w.is_accepted && !w.grades && w.why[0]) return fl_fail(err, FL_CONFLICT, "the model's workers are refused: %s", w.why);
     }
     return FL_OK;
 }
@@ -273,7 +293,7 @@ static fl_status check_model(run *r, fl_err *err)
 /* Nothing moves although every worker is there. */
 static fl_status check_stuck(run *r, const coord_job_status *s, fl_err *err)
 {
-    bool all_here = coord_n_workers(daemon_core(r->daemon)) >= r->options->workers;
+    bool all_here = coord_n_workers(daemon_core(r->daemon)) >= r->options->workers + r->options->graders;
     if (!s->is_stuck || !all_here || r->signals > 0) {
         r->stuck_ms = 0;
         return FL_OK;
@@ -291,7 +311,7 @@ static fl_status take_signals(run *r, fl_err *err)
     if (r->signals == 0 && n == 1) {
         progress_clear(&r->progress);
         fprintf(stderr, "tokenfleet run: finishing the rows that run (Ctrl-C again stops at once)\n");
-        spawn_no_restart(r->workers);
+        processes_no_restart(r);
     }
     r->signals = n;
     return n == 1 ? daemon_step(r->daemon, &ev, err) : FL_OK;
@@ -303,7 +323,7 @@ static void show(run *r, const coord_job_status *s)
     const char *full = daemon_disk_full(r->daemon);
     if (full || s->why[0]) snprintf(note, sizeof note, "%s", full ? full : s->why);
     if (r->first_ms == 0 && !full) snprintf(note, sizeof note, "loading the model");
-    progress_numbers n = { s->rows, s->rows_completed + s->rows_failed, s->rows_failed, s->n_tokens - r->tokens_before, spawn_alive(r->workers), note[0] ? note : NULL };
+    progress_numbers n = { s->rows, s->rows_completed + s->rows_failed, s->rows_failed, s->n_tokens - r->tokens_before, processes_alive(r), note[0] ? note : NULL };
     progress_show(&r->progress, daemon_now_ms(), &n);
 }
 
@@ -314,17 +334,21 @@ static fl_status one_turn(run *r, coord_job_status *s, fl_err *err)
     if (st == FL_OK) st = take_signals(r, err);
     if (st == FL_OK) st = note_workers(r, err);
     if (st == FL_OK) st = check_model(r, err);
-    if (st == FL_OK) st = spawn_tend(r->workers, daemon_now_ms(), err);
+    if (st == FL_OK) st = processes_tend(r, err);
     if (st != FL_OK) return st;
-    if (spawn_deaths(r->workers) != r->deaths) {
-        r->deaths = spawn_deaths(r->workers);
+    if (processes_deaths(r) != r->deaths) {
+        r->deaths = processes_deaths(r);
         daemon_child_died(r->daemon);
     }
     if (!coord_job_find(daemon_core(r->daemon), r->job->id, s)) {
         *s = (coord_job_status){ .rows = r->job->counts.rows, .rows_completed = r->job->counts.completed, .rows_failed = r->job->counts.failed, .n_tokens = r->job->counts.tokens };
     }
-    if (s->samples_committed + s->rows_failed != r->committed) spawn_note_progress(r->workers);
-    r->committed = s->samples_committed + s->rows_failed;
+    uint64_t committed = s->samples_committed + s->samples_graded + s->rows_failed;
+    if (committed != r->committed) {
+        spawn_note_progress(r->workers);
+        spawn_note_progress(r->graders);
+    }
+    r->committed = committed;
     if (daemon_disk_full(r->daemon)) return fl_fail(err, FL_DISK_FULL, "%s", daemon_disk_full(r->daemon));
     if (r->job->state == JOB_OPEN) return check_stuck(r, s, err);
     if (r->ended_ms == 0) r->ended_ms = daemon_now_ms();
@@ -340,7 +364,7 @@ static fl_status run_to_the_end(run *r, fl_err *err)
         bool is_checked = !r->was_closed || daemon_last_hello(r->daemon)->n_hellos > 0;
         if (r->job->state != JOB_OPEN && !r->job->outputs_due && is_checked) return FL_OK;
         if (r->signals >= 2) return FL_CLOSED;
-        if (r->signals == 1 && r->job->state == JOB_OPEN && (coord_n_leases(daemon_core(r->daemon)) == 0 || spawn_alive(r->workers) == 0)) return FL_CLOSED;
+        if (r->signals == 1 && r->job->state == JOB_OPEN && (coord_n_leases(daemon_core(r->daemon)) == 0 || processes_alive(r) == 0)) return FL_CLOSED;
         show(r, &s);
     }
     return st;
@@ -351,11 +375,11 @@ static void let_workers_go(run *r)
 {
     fl_err ignored;
     event ev = { .type = EVENT_DRAIN, .drain = true };
-    spawn_no_restart(r->workers);
+    processes_no_restart(r);
     if (daemon_step(r->daemon, &ev, &ignored) != FL_OK) return;
-    for (int64_t until = daemon_now_ms() + DRAIN_MS; spawn_alive(r->workers) > 0 && daemon_now_ms() < until && command_signals() < 2; ) {
+    for (int64_t until = daemon_now_ms() + DRAIN_MS; processes_alive(r) > 0 && daemon_now_ms() < until && command_signals() < 2; ) {
         if (daemon_turn(r->daemon, 10, &ignored) != FL_OK || note_workers(r, &ignored) != FL_OK) return;
-        if (spawn_tend(r->workers, daemon_now_ms(), &ignored) != FL_OK) return;
+        if (processes_tend(r, &ignored) != FL_OK) return;
     }
 }
 
@@ -434,6 +458,7 @@ static fl_status prepare(run *r, fl_err *err)
 static void finish(run *r)
 {
     spawn_close(r->workers, 0);
+    spawn_close(r->graders, 0);
     daemon_close(r->daemon);
     if (r->ipc_dir[0]) {
         char path[96];
@@ -473,6 +498,7 @@ int cmd_run(int argc, char **argv)
         { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default the job's name with .out.jsonl behind it; needed with -)", &o.out, 0, 0, false },
         { "--errors", FLAG_TEXT, "ERR.jsonl", "where failed rows go (default OUT.errors.jsonl)", &o.errors, 0, 0, false },
         { "--workers", FLAG_NUMBER, "N", "worker processes (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
+        { "--graders", FLAG_NUMBER, "N", "grade the samples, with N more worker processes: rows carry a grade object (ops/JOBS.md)", &o.graders, 1, SPAWN_WORKERS_MAX, false },
         { "--threads", FLAG_NUMBER, "N", "threads of each worker (default: its share of all cores)", &o.threads, 1, 1024, false },
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute; auto is cuda where this machine has a GPU it can use (default)", &o.device, 0, 0, false },
         { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },

@@ -24,7 +24,7 @@
 #define ALIVE_MS 15000                                   /* a slow writer of our input: the coordinator hears of us so often (it forgets uploads after a minute) */
 #define ABORT_MS 2000
 
-typedef struct { const char *job, *to, *model, *duplicates; uint64_t seed, max_context, now, expires, row_queue, row_run, row; bool as_json; flag_list set; } submit_options;
+typedef struct { const char *job, *to, *model, *duplicates; uint64_t seed, max_context, now, expires, row_queue, row_run, row; bool as_json, grade; flag_list set; } submit_options;
 
 static fl_status stopped(fl_err *err)
 {
@@ -73,9 +73,9 @@ static fl_status begin(submission *s, fl_err *err)
     fl_status st = set_fields_json(&o->set, &defaults, err);
     if (st != FL_OK) return st;
     snprintf(seed, sizeof seed, "%" PRIu64, o->seed);
-    json_t *args = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "name", slash ? slash + 1 : o->job, "model", o->model ? o->model : "", "seed", seed, "defaults", defaults,
+    json_t *args = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:b}", "name", slash ? slash + 1 : o->job, "model", o->model ? o->model : "", "seed", seed, "defaults", defaults,
                              "duplicates", o->duplicates, "max_context", (json_int_t)o->max_context, "now", (json_int_t)o->now, "expires_in", (json_int_t)o->expires,
-                             "row_queue_limit", (json_int_t)o->row_queue, "row_run_limit", (json_int_t)o->row_run, "row_limit", (json_int_t)o->row);
+                             "row_queue_limit", (json_int_t)o->row_queue, "row_run_limit", (json_int_t)o->row_run, "row_limit", (json_int_t)o->row, "grade", o->grade);
     free(defaults);
     if (!args) return fl_fail(err, FL_INVALID, "the name of the model is no text in UTF-8; give it as `tokenfleet status` shows it");
     if ((st = client_call(s->client, "submit_begin", args, NULL, JOB_SOURCE_CALL_MS, &reply, NULL, NULL, err)) != FL_OK) return st;
@@ -223,6 +223,7 @@ int cmd_submit(int argc, char **argv)
         { "--row-queue-limit", FLAG_DURATION, "TIME", "a row that no worker took after so long fails with request_timeout", &o.row_queue, 1, JOB_TIMES_MAX_S, false },
         { "--row-run-limit", FLAG_DURATION, "TIME", "as does one that a worker holds so long", &o.row_run, 1, JOB_TIMES_MAX_S, false },
         { "--row-limit", FLAG_DURATION, "TIME", "and one that is not finished so long after the job came", &o.row, 1, JOB_TIMES_MAX_S, false },
+        { "--grade", FLAG_SWITCH, "", "grade the samples: rows carry a grade object (ops/JOBS.md), workers with --roles grade judge them", &o.grade, 0, 0, false },
         { "--json", FLAG_SWITCH, "", "print the answer as JSON", &o.as_json, 0, 0, false },
     };
     const flag_command command = {

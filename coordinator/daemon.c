@@ -9,6 +9,7 @@
 #include "proto/detok.h"
 #include "proto/log.h"
 #include "proto/result.h"
+#include "proto/verdict.h"
 
 #define MESSAGES_A_TURN 4096
 #define LOAD_MS 100                                      /* over which messages are counted to tell whether the loop is busy */
@@ -19,6 +20,7 @@
 #define OUTPUT_POLL_MS 5
 #define RETRY_MS 3000                                    /* between tries while the disk is full */
 #define COMPLAIN_MS 1000                                 /* between lines about messages that are dropped: a peer may send many */
+#define TEXT_BYTES_A_TOKEN 4
 #define PROBE_MS 20
 #define PROBES 50                                        /* after a child died: for one second */
 
@@ -73,11 +75,25 @@ bool daemon_result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pie
     return valid;
 }
 
+bool daemon_verdict_is_valid(void *context, fl_bytes verdict)
+{
+    (void)context;
+    fl_verdict decoded;
+    fl_err err;
+    bool valid = fl_verdict_decode(&decoded, verdict.data, verdict.bytes, &err) == FL_OK;
+    if (!valid) fl_log(FL_LOG_WARN, "a worker sent a verdict that is refused: %s", err.text);
+    return valid;
+}
+
+/* A grader's line has the task, which is most of the row's line, and the samples' texts: what the row costs says about how many tokens that are. */
 uint64_t daemon_line_bytes(void *context, job_id id, row_index row)
 {
     const stored_job *job = daemon_job_find(context, id);
     rows_entry entry;
-    return job && job->rows && rows_get(job->rows, row, &entry, NULL) == FL_OK ? entry.n_bytes : 0;       /* what cannot be read is reported when its line is */
+    if (!job || !job->rows) return 0;
+    uint64_t n_rows = rows_describe(job->rows)->n_rows, is_grade = row.v >= n_rows;
+    if (rows_get(job->rows, (row_index){ row.v - (is_grade ? n_rows : 0) }, &entry, NULL) != FL_OK) return 0;     /* what cannot be read is reported when its line is */
+    return entry.n_bytes + is_grade * entry.cost * TEXT_BYTES_A_TOKEN;
 }
 
 /* ---- turns ---- */
@@ -127,13 +143,15 @@ static fl_status append_job(coord_daemon *d, action_array *appends, job_id id, f
     FL_ASSERT(job && job->ledger);
     fl_status st = FL_OK;
     for (size_t i = 0; i < appends->n; i++) {
-        if (appends->v[i].job.v == id.v && (st = ledger_append(job->ledger, &appends->v[i].record, err)) != FL_OK) return st;
+        if (appends->v[i].job.v != id.v) continue;
+        if ((st = ledger_append(job->ledger, &appends->v[i].record, err)) != FL_OK) return st;
+        appends->v[i].record.place = ledger_last(job->ledger);
     }
     if ((st = ledger_commit(job->ledger, err)) != FL_OK) return st;
     daemon_outputs_committed(d, job);
     for (size_t i = 0; i < appends->n; i++) {
         if (appends->v[i].job.v != id.v) continue;
-        job_store_note(job, &appends->v[i].record);
+        if ((st = job_store_note(job, &appends->v[i].record, err)) != FL_OK) return st;
         free(appends->v[i].body.owner);
         appends->v[i].body.owner = NULL;
         appends->v[i].job.v = 0;
@@ -177,11 +195,15 @@ static fl_status add_lines(coord_daemon *d, action *a, fl_err *err)
     for (uint32_t i = 0; i < n; i++) {
         fl_bytes line;
         rows_entry entry;
-        fl_status st = job_store_line(job, (row_index){ grant->rows.v[i] }, &line, &entry, err);
+        uint64_t row = grant->rows.v[i], n_rows = rows_describe(job->rows)->n_rows;
+        bool is_grade = row >= n_rows;
+        fl_status st = is_grade ? job_store_grade_line(job, (row_index){ row - n_rows }, (uint32_t)grant->sample_lo.v[i], (uint32_t)grant->sample_hi.v[i], &line, &entry, err)
+                                : job_store_line(job, (row_index){ row }, &line, &entry, err);
         if (st != FL_OK) return st;
         numbers[i] = entry.line;
         renamed[i] = entry.is_renamed;
         lines[i] = (fl_bytes){ fl_arena_copy(&d->messages, line.data, line.bytes), line.bytes };
+        if (is_grade) free((void *)line.data);
         if (!lines[i].data) return fl_fail(err, FL_FULL, "no memory for a grant of %u rows", n);
         n_parts += wire_line_parts(line.bytes);
     }
@@ -326,10 +348,12 @@ static void copy_text(char *out, size_t n_bytes, wire_str text)
 
 static fl_status take_hello(coord_daemon *d, const transport_peer *from, const wire_hello *hello, fl_err *err)
 {
-    copy_text(d->hello.model, sizeof d->hello.model, hello->model);
-    copy_text(d->hello.fingerprint, sizeof d->hello.fingerprint, hello->fingerprint);
-    copy_text(d->hello.numerics, sizeof d->hello.numerics, hello->numerics);
-    d->hello.n_hellos++;
+    if (!hello->grades) {                                /* a grader has no model */
+        copy_text(d->hello.model, sizeof d->hello.model, hello->model);
+        copy_text(d->hello.fingerprint, sizeof d->hello.fingerprint, hello->fingerprint);
+        copy_text(d->hello.numerics, sizeof d->hello.numerics, hello->numerics);
+        d->hello.n_hellos++;
+    }
     return peers_bind(&d->peers, (worker_id){ hello->worker }, from, (uint32_t)hello->n_vocab, err);
 }
 

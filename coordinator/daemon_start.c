@@ -143,6 +143,7 @@ static fl_status replay_spool(coord_daemon *d, fl_err *err)
     if (d->term_ms) options.term_ms = d->term_ms;
     if (d->progress_ms) options.progress_ms = d->progress_ms;
     options.result_is_valid = daemon_result_is_valid;
+    options.verdict_is_valid = daemon_verdict_is_valid;
     options.line_bytes = daemon_line_bytes;
     options.context = d;
     fl_status st = journal_jobs(d->journal, read_job, d, err);

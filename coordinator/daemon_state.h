@@ -83,6 +83,7 @@ fl_status daemon_add_to_core(coord_daemon *d, stored_job *job, fl_err *err);
 
 /* The core's question, with the daemon's answer: can the pieces be read as one result? */
 bool daemon_result_is_valid(void *context, uint32_t n_vocab, const fl_bytes *pieces, uint32_t n_pieces);
+bool daemon_verdict_is_valid(void *context, fl_bytes verdict);
 uint64_t daemon_line_bytes(void *context, job_id id, row_index row);
 
 #endif

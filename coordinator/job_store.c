@@ -56,7 +56,8 @@ bool job_settings_differ(const job_settings *was, const job_settings *is, char *
         snprintf(text, n_bytes, "--max-context (was %" PRIu32 ", is %" PRIu32 "; 0 is the model's)", was->max_context, is->max_context);
     } else if (was->suffix_duplicates != is->suffix_duplicates) {
         snprintf(text, n_bytes, "--duplicates (was %s, is %s)", was->suffix_duplicates ? "suffix" : "error", is->suffix_duplicates ? "suffix" : "error");
-    } else if (was->now_s != is->now_s) snprintf(text, n_bytes, "--now (was %" PRIu32 ", is %" PRIu32 ")", was->now_s, is->now_s);
+    } else if (was->grade != is->grade) snprintf(text, n_bytes, "whether it is graded (was %s, is %s)", was->grade ? "yes" : "no", is->grade ? "yes" : "no");
+    else if (was->now_s != is->now_s) snprintf(text, n_bytes, "--now (was %" PRIu32 ", is %" PRIu32 ")", was->now_s, is->now_s);
     else if (was->created_s != is->created_s) snprintf(text, n_bytes, "the creation time");
     else if (strcmp(was->model, is->model) != 0) snprintf(text, n_bytes, "the model's name (was %s, is %s)", was->model, is->model);
     else return false;
@@ -72,6 +73,7 @@ static fl_status settings_to_json(const job_settings *s, uint64_t n_rows, char *
                              "now", (json_int_t)s->now_s, "model", s->model, "defaults", s->defaults, "duplicates", s->suffix_duplicates ? "suffix" : "error",
                              "expires", (json_int_t)s->times.expires_s, "row_queue_limit", (json_int_t)s->times.row_queue_s, "row_run_limit", (json_int_t)s->times.row_run_s,
                              "row_limit", (json_int_t)s->times.row_s);
+    if (json && s->grade) json_object_set_new(json, "grade", json_true());
     *out = json ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     return *out ? FL_OK : fl_fail(err, FL_INVALID, "the job's settings are no text in UTF-8: its name or the model's name");
@@ -82,13 +84,13 @@ fl_status job_settings_parse(job_settings *out, const void *data, size_t n_bytes
     json_t *json = NULL;
     const char *name = NULL, *seed = NULL, *model = NULL, *defaults = NULL, *content = NULL, *duplicates = "error";
     json_int_t created = 0, max_context = 0, now = 0, times[4] = { 0 };
-    int version = 0;
+    int version = 0, grade = 0;
     fl_status st = fl_json_load(&json, "the job's first record", data, n_bytes, 0, err);
     char *end = NULL;
     if (st != FL_OK) goto done;
-    if (json_unpack(json, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s?s, s?I, s?I, s?I, s?I}", "version", &version, "content", &content, "name", &name, "seed", &seed,
+    if (json_unpack(json, "{s:i, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:s, s?s, s?I, s?I, s?I, s?I, s?b}", "version", &version, "content", &content, "name", &name, "seed", &seed,
                              "created", &created, "max_context", &max_context, "now", &now, "model", &model, "defaults", &defaults, "duplicates", &duplicates,
-                             "expires", &times[0], "row_queue_limit", &times[1], "row_run_limit", &times[2], "row_limit", &times[3]) != 0) {
+                             "expires", &times[0], "row_queue_limit", &times[1], "row_run_limit", &times[2], "row_limit", &times[3], "grade", &grade) != 0) {
         st = fl_fail(err, FL_CORRUPT, "the job's first record does not hold its settings");
         goto done;
     }
@@ -103,7 +105,7 @@ fl_status job_settings_parse(job_settings *out, const void *data, size_t n_bytes
     }
     job_settings s = { .name = (char *)name, .model = (char *)model, .defaults = (char *)defaults, .seed = number, .created_s = (uint64_t)created, .max_context = (uint32_t)max_context,
                        .now_s = (uint32_t)now, .times = { (uint64_t)times[0], (uint64_t)times[1], (uint64_t)times[2], (uint64_t)times[3] },
-                       .suffix_duplicates = strcmp(duplicates, "suffix") == 0 };
+                       .suffix_duplicates = strcmp(duplicates, "suffix") == 0, .grade = grade != 0 };
     memcpy(s.content, content, JOB_STORE_HASH_BYTES);
     st = job_settings_copy(out, &s, err);
 done:
@@ -169,6 +171,8 @@ void job_store_close(stored_job *job)
     rows_close(job->rows);
     ledger_close(job->ledger);
     row_table_close(job->table);
+    ledger_index_close(job->results);
+    fl_detok_free(job->detok);
     free(job->dir);
     free(job->ledger_dir);
     free(job);
@@ -200,12 +204,44 @@ static void copy_bytes(char *out, size_t capacity, fl_bytes bytes)
     out[n] = '\0';
 }
 
-void job_store_note(stored_job *job, const ledger_record *record)
+static bool is_verdict(const stored_job *job, const ledger_record *record)
 {
+    return record->row.v >= rows_describe(job->rows)->n_rows;
+}
+
+/* What graders' lines are made from. */
+static fl_status note_for_graders(stored_job *job, const ledger_record *record, fl_err *err)
+{
+    if (!job->settings.grade || job->state != JOB_OPEN) return FL_OK;
+    if (!job->results) {
+        fl_status st = job_store_index(&job->results, job->rows, true, err);
+        if (st != FL_OK) return st;
+    }
+    if (record->kind != LEDGER_DETOK) return ledger_index_note(job->results, record, err);
+    fl_detok *table = NULL;
+    fl_status st = fl_detok_decode(&table, record->body.data, record->body.bytes, err);
+    if (st != FL_OK) return st;
+    fl_detok_free(job->detok);
+    job->detok = table;
+    return FL_OK;
+}
+
+static void forget_graders(stored_job *job)
+{
+    ledger_index_close(job->results);
+    fl_detok_free(job->detok);
+    job->results = NULL;
+    job->detok = NULL;
+}
+
+fl_status job_store_note(stored_job *job, const ledger_record *record, fl_err *err)
+{
+    fl_status st = note_for_graders(job, record, err);
+    if (st != FL_OK) return st;
     if (record->kind == LEDGER_DETOK) job->has_detok = true;
     if (record->kind == LEDGER_INGEST_ERROR) job->n_bad++;
     job_failures_note(&job->failures, record);
-    if (record->kind == LEDGER_RESULT && record->piece + 1 == record->n_pieces) job->counts.tokens += record->n_tokens;
+    if (record->kind == LEDGER_RESULT && record->piece + 1 == record->n_pieces && !is_verdict(job, record)) job->counts.tokens += record->n_tokens;
     if (record->kind == LEDGER_PIN) {
         job->is_pinned = true;
         job->n_vocab = record->n_vocab;
@@ -214,13 +250,18 @@ void job_store_note(stored_job *job, const ledger_record *record)
         copy_bytes(job->numerics, sizeof job->numerics, record->numerics);
         copy_bytes(job->pin_model, sizeof job->pin_model, record->model);
     }
+    if (record->kind == LEDGER_CLOSE) forget_graders(job);
+    return FL_OK;
 }
 
 /* One record of the replay. */
 static fl_status replay(void *context, const ledger_record *record, fl_err *err)
 {
     stored_job *job = context;
-    if (record->kind == LEDGER_JOB) return job_settings_parse(&job->settings, record->body.data, record->body.bytes, err);
+    if (record->kind == LEDGER_JOB) {
+        fl_status st = job_settings_parse(&job->settings, record->body.data, record->body.bytes, err);
+        return st == FL_OK && job->settings.grade ? row_table_add_grades(job->table, err) : st;
+    }
     bool has_row = record->kind == LEDGER_INGEST_ERROR || record->kind == LEDGER_RESULT || record->kind == LEDGER_ROW_ERROR;
     if (has_row && !row_table_has(job->table, record->row.v, record->sample)) {
         return fl_fail(err, FL_CORRUPT, "the ledger speaks of row %" PRIu64 ", which the job does not have", record->row.v);
@@ -228,8 +269,7 @@ static fl_status replay(void *context, const ledger_record *record, fl_err *err)
     if (record->kind == LEDGER_RESULT && record->piece + 1 == record->n_pieces) row_table_commit(job->table, record->row, record->sample);
     if (record->kind == LEDGER_INGEST_ERROR || record->kind == LEDGER_ROW_ERROR) row_table_fail(job->table, record->row);
     if (record->kind == LEDGER_CLOSE) job->state = record->cause == LEDGER_COMPLETED ? JOB_COMPLETED : record->cause == LEDGER_CANCELLED ? JOB_CANCELLED : JOB_EXPIRED;
-    job_store_note(job, record);
-    return FL_OK;
+    return job_store_note(job, record, err);
 }
 
 fl_status job_store_open(stored_job **out, const spool *s, const journal_job *named, bool for_writing, fl_err *err)
@@ -263,6 +303,29 @@ fl_status job_store_open(stored_job **out, const spool *s, const journal_job *na
 done:
     job_store_close(job);
     return st == FL_OK ? FL_OK : fl_fail(err, st == FL_NOT_FOUND ? FL_CORRUPT : st, "%s: %s", name, why.text);
+}
+
+fl_status job_store_index(ledger_index **out, rows *lines, bool is_graded, fl_err *err)
+{
+    uint64_t n_rows = rows_describe(lines)->n_rows, n_samples = 0, n_stages = is_graded ? 2 : 1;
+    ledger_index *index = NULL;
+    fl_status st = FL_OK;
+    for (uint64_t pass = 0; st == FL_OK && pass <= n_stages; pass++) {       /* first how many, then each, once a stage */
+        for (uint64_t row = 0; st == FL_OK && row < n_rows; row++) {
+            rows_entry entry;
+            if ((st = rows_get(lines, (row_index){ row }, &entry, err)) != FL_OK) break;
+            uint32_t n = entry.n_samples ? entry.n_samples : 1;
+            n_samples += pass == 0 ? n : 0;
+            if (pass > 0) ledger_index_add(index, n);
+        }
+        if (st == FL_OK && pass == 0) st = ledger_index_open(&index, n_stages * n_rows, n_stages * n_samples, err);
+    }
+    if (st == FL_OK) {
+        *out = index;
+        index = NULL;
+    }
+    ledger_index_close(index);
+    return st;
 }
 
 fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, rows_entry *entry, fl_err *err)
@@ -308,6 +371,7 @@ void job_store_rest(stored_job *job)
     job->end = job_store_marked(job);
     rows_close(job->rows);
     ledger_close(job->ledger);
+    forget_graders(job);
     job->rows = NULL;
     job->ledger = NULL;
 }

@@ -11,7 +11,9 @@
 #include "coordinator/ingest.h"
 #include "coordinator/job_failures.h"
 #include "coordinator/journal.h"
+#include "coordinator/ledger_index.h"
 #include "coordinator/spool.h"
+#include "proto/detok.h"
 
 #define JOB_STORE_OUT "out.jsonl"
 #define JOB_STORE_ERRORS "errors.jsonl"
@@ -33,6 +35,7 @@ typedef struct {
     uint64_t seed, created_s;
     uint32_t max_context, now_s;
     job_times times;
+    bool grade;                          /* the samples are graded: rows carry a `grade` object (proto/grade_line.h); absent in ledgers of before: false */
     bool suffix_duplicates;              /* --duplicates suffix: later rows of a custom_id get names of their own (ingest.h); absent in ledgers of before: error */
     char content[JOB_STORE_HASH_BYTES];  /* hash of the job's bytes, hex */
 } job_settings;
@@ -61,6 +64,8 @@ typedef struct {
     job_counts counts;                   /* rows and tokens as replayed; all of them once the job is closed */
     uint64_t n_bad;                      /* of the failed rows: lines that were refused at ingest */
     job_failures failures;               /* of the records so far; read it through job_store_failures */
+    ledger_index *results;               /* owned; of a graded job that is open: where its samples lie, for the graders' lines */
+    fl_detok *detok;                     /* owned; and the table their text is made with, once the ledger has it */
     bool outputs_due;                    /* closed, and the output files are still to be written */
     int64_t read_until_ms;               /* a client is in the middle of fetching them: they stay at least until then (the daemon's clock) */
 } stored_job;
@@ -94,11 +99,15 @@ void job_store_rest(stored_job *job);
 /* How far the job's ledger may be read, also at rest. */
 ledger_place job_store_marked(const stored_job *job);
 
-/* One record of the job was committed. A closing record changes no state here: the job is closed once the journal says so too, in the same step in which its outputs become due. */
-void job_store_note(stored_job *job, const ledger_record *record);
+/* One record of the job was committed; its place is filled in. A closing record changes no state here: the job is closed once the journal says so too, in the same step in which
+ * its outputs become due. FL_CORRUPT: it cannot stand there. */
+fl_status job_store_note(stored_job *job, const ledger_record *record, fl_err *err);
 
 /* The line of a row, borrowed until the next call, and its entry. */
 fl_status job_store_line(stored_job *job, row_index row, fl_bytes *line, rows_entry *entry, fl_err *err);
+
+/* The line that a grader gets for samples sample_lo .. sample_hi - 1 of a graded job's row: proto/grade_line.h. They are committed. The caller frees line->data. */
+fl_status job_store_grade_line(stored_job *job, row_index row, uint32_t sample_lo, uint32_t sample_hi, fl_bytes *line, rows_entry *entry, fl_err *err);
 
 /* What failed so far, the examples with their custom_id and line. */
 const job_failures *job_store_failures(stored_job *job);
@@ -112,7 +121,10 @@ fl_status job_store_finish(stored_job *job, const job_counts *counts, fl_err *er
 /* When the outputs of a closed job were whole, in seconds of the wall clock; false: they are not. */
 bool job_store_finished(const char *job_dir, uint64_t *at_s);
 
-/* A table of the job's rows as they were ingested, nothing of them done. */
+/* Room to note where each sample lies: an index of the job's rows, and of their grade rows where it is graded. */
+fl_status job_store_index(ledger_index **out, rows *lines, bool is_graded, fl_err *err);
+
+/* A table of the job's rows as they were ingested, nothing of them done, and without grade rows. */
 fl_status job_store_table(row_table **out, rows *lines, fl_err *err);
 
 /* Parse the JOB record of a ledger. */

@@ -224,6 +224,7 @@ fl_status job_verify(const char *job_dir, const char *ledger_dir, const char *ou
     if (st == FL_OK) st = job_store_table(&v.table, v.lines, err);
     if (st != FL_OK) goto done;
     check_lines(&v, ledger_dir);
+    if (v.settings.grade && (st = row_table_add_grades(v.table, err)) != FL_OK) goto done;
     if ((st = ledger_verify(ledger_dir, v.table, take_finding, &v, &seen, err)) != FL_OK) goto done;
     if (seen.n_findings > v.n_findings) v.n_findings = seen.n_findings;
     if (seen.closed || v.n_findings) {

@@ -78,6 +78,18 @@ void json_out_null(json_out *out)
     put(out, "null", 4);
 }
 
+void json_out_bool(json_out *out, bool value)
+{
+    begin_value(out);
+    put(out, value ? "true" : "false", value ? 4 : 5);
+}
+
+void json_out_raw(json_out *out, const char *json, size_t n_bytes)
+{
+    begin_value(out);
+    put(out, json, n_bytes);
+}
+
 static void put_number(json_out *out, const char *text)
 {
     begin_value(out);

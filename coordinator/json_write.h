@@ -19,6 +19,8 @@ void json_out_end(json_out *out, char bracket);              /* '}' or ']' */
 void json_out_key(json_out *out, const char *key);           /* plain ASCII, written as it is */
 void json_out_key_bytes(json_out *out, const void *key, size_t n_bytes);
 void json_out_null(json_out *out);
+void json_out_bool(json_out *out, bool value);
+void json_out_raw(json_out *out, const char *json, size_t n_bytes);          /* a value that is JSON already, as it is */
 void json_out_u64(json_out *out, uint64_t value);
 void json_out_i64(json_out *out, int64_t value);
 void json_out_float(json_out *out, float value);             /* the shortest decimal that reads back equal; null when not finite */

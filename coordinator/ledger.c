@@ -28,6 +28,7 @@ struct ledger {
     uint32_t segment;
     uint64_t older_bytes;                /* of the segments before it */
     position now, marked;
+    ledger_place last;                   /* of the record appended last */
     uint8_t *buffer;                     /* owned, BUFFER_BYTES; what of `now` is not yet in the file */
     size_t n_buffered;
     bool is_broken;                      /* a sync failed: nothing may be written any more */
@@ -142,7 +143,9 @@ fl_status ledger_append(ledger *l, const ledger_record *record, fl_err *err)
     ledger_frame frame;
     fl_status st = ledger_frame_record(&frame, record, l->now.chain, err);
     if (st != FL_OK) return st;
+    ledger_place place = { l->segment, l->now.offset };
     if ((st = put_frame(l, &frame, err)) != FL_OK) return st;
+    l->last = place;
     l->now.is_closed = record->kind == LEDGER_CLOSE;
     return FL_OK;
 }
@@ -168,6 +171,11 @@ fl_status ledger_commit(ledger *l, fl_err *err)
         l->now.offset = l->marked.offset = 0;
     }
     return FL_OK;
+}
+
+ledger_place ledger_last(const ledger *l)
+{
+    return l->last;
 }
 
 bool ledger_is_closed(const ledger *l)

@@ -8,7 +8,7 @@
  *            DETOK         u32 fingerprint bytes, fingerprint, then fl_detok_encode's bytes
  *            PIN           u32 n_vocab, u32 context, then three times u32 bytes + bytes: fingerprint, numerics, model name
  *            RESULT        u64 row, u64 lease, u32 sample, u32 piece, u32 n_pieces, u32 n_tokens, then a piece of fl_result_encode's body;
- *                          the pieces of one body follow each other in one group
+ *                          the pieces of one body follow each other in one group. In a graded job of n rows, row n + r: the verdict (proto/verdict.h) on a sample of row r
  *            ROW_ERROR     u64 row, u64 lease, u32 code, u32 zero, then the sentence
  *            CLOSE         u32 cause (ledger_cause), u32 zero; nothing but a marker may follow
  *            MARKER        u64 frames before it in the ledger, u64 its own place (segment << 40 | offset), u64 XXH3-64 of both
@@ -75,6 +75,7 @@ fl_status ledger_append(ledger *l, const ledger_record *record, fl_err *err);
  * FL_IO: the disk failed under us; what it holds is unknown, so the process must end (a restart finds the last good marker). */
 fl_status ledger_commit(ledger *l, fl_err *err);
 
+ledger_place ledger_last(const ledger *l);               /* where the record lies that was appended last; segment 0: none was */
 bool     ledger_is_closed(const ledger *l);              /* CLOSE was appended or replayed */
 uint64_t ledger_bytes(const ledger *l);                  /* of all segments, for status */
 ledger_place ledger_marked(const ledger *l);             /* the end of the last marker that was synced: readers may read up to here */

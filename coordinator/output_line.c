@@ -131,7 +131,31 @@ static fl_status write_choice(json_out *out, const fl_row *row, const fl_result 
 }
 
 /* Our own part of a choice: which stop fired, and the bytes of a text that is no UTF-8. */
-static void write_extra(json_out *out, const fl_row *row, const fl_result *r, int32_t sample, const shown_text *shown)
+static void write_verdict(json_out *out, const fl_verdict *v)
+{
+    json_out_key(out, "verdict");
+    json_out_string(out, fl_verdict_name(v->verdict));
+    if (v->has_inputs) {
+        json_out_key(out, "base");
+        json_out_string(out, fl_verdict_name(v->base));
+        json_out_key(out, "plus");
+        json_out_string(out, fl_verdict_name(v->plus));
+        if (v->base_failed >= 0) {
+            json_out_key(out, "base_failed");
+            json_out_i64(out, v->base_failed);
+        }
+        if (v->plus_failed >= 0) {
+            json_out_key(out, "plus_failed");
+            json_out_i64(out, v->plus_failed);
+        }
+    }
+    if (v->in_process) {
+        json_out_key(out, "in_process");
+        json_out_bool(out, true);
+    }
+}
+
+static void write_extra(json_out *out, const fl_row *row, const fl_result *r, int32_t sample, const fl_verdict *verdict, const shown_text *shown)
 {
     json_out_begin(out, '{');
     json_out_key(out, "index");
@@ -153,6 +177,7 @@ static void write_extra(json_out *out, const fl_row *row, const fl_result *r, in
         json_out_key(out, "text_base64");
         json_out_base64(out, shown->bytes, shown->n_bytes);
     }
+    if (verdict) write_verdict(out, verdict);
     json_out_end(out, '}');
 }
 
@@ -171,7 +196,7 @@ static void write_usage(json_out *out, const fl_row *row, const fl_result *resul
     json_out_end(out, '}');
 }
 
-static fl_status write_body(json_out *out, const output_job *job, const fl_row *row, const fl_result *results, const shown_text *shown, const fl_detok *table, fl_err *err)
+static fl_status write_body(json_out *out, const output_job *job, const fl_row *row, const fl_result *results, const fl_verdict *verdicts, const shown_text *shown, const fl_detok *table, fl_err *err)
 {
     bool chat = row->endpoint == ROW_CHAT;
     fl_status st = FL_OK;
@@ -207,7 +232,7 @@ static fl_status write_body(json_out *out, const output_job *job, const fl_row *
     json_out_string(out, job->numerics);
     json_out_key(out, "choices");
     json_out_begin(out, '[');
-    for (int32_t i = 0; i < row->n; i++) write_extra(out, row, &results[i], i, &shown[i]);
+    for (int32_t i = 0; i < row->n; i++) write_extra(out, row, &results[i], i, verdicts ? &verdicts[i] : NULL, &shown[i]);
     json_out_end(out, ']');
     json_out_end(out, '}');
     json_out_end(out, '}');
@@ -216,7 +241,7 @@ static fl_status write_body(json_out *out, const output_job *job, const fl_row *
 
 /* ---- lines ---- */
 
-fl_status output_line_write(json_out *out, const output_job *job, const fl_row *row, const fl_result *results, const fl_detok *table, fl_err *err)
+fl_status output_line_write(json_out *out, const output_job *job, const fl_row *row, const fl_result *results, const fl_verdict *verdicts, const fl_detok *table, fl_err *err)
 {
     size_t start = out->n_bytes;
     fl_status st = check_results(row, results, err);
@@ -237,7 +262,7 @@ fl_status output_line_write(json_out *out, const output_job *job, const fl_row *
     json_out_key(out, "request_id");
     json_out_string(out, make_id("req_", ID_REQUEST, job, row->custom_id, row->custom_id_bytes).text);
     json_out_key(out, "body");
-    st = write_body(out, job, row, results, shown, table, err);
+    st = write_body(out, job, row, results, verdicts, shown, table, err);
     json_out_end(out, '}');
     json_out_key(out, "error");
     json_out_null(out);

@@ -7,6 +7,7 @@
  *          text_offset counts characters of the text: the one that holds the token's first byte.
  * vLLM     choices[i].prompt_logprobs for completions and body.prompt_logprobs for chats (the prompt's own token first); prompt_token_ids in the body;
  *          choices[i].token_ids.
+ * Graded   tokenfleet.choices[i].verdict: what grading the sample gave, with `base` and `plus` (and the first inputs that failed) for tasks that have both, `in_process` where it is true.
  * Threads  plain functions on the caller's buffer. */
 #ifndef COORDINATOR_OUTPUT_LINE_H
 #define COORDINATOR_OUTPUT_LINE_H
@@ -19,6 +20,7 @@
 #include "proto/job_row.h"
 #include "proto/result.h"
 #include "proto/status.h"
+#include "proto/verdict.h"
 
 /* What all lines of a job share. Strings are borrowed. */
 typedef struct {
@@ -30,8 +32,8 @@ typedef struct {
 } output_job;
 
 /* Append the output line of a good row, its line feed included. `row` is the line parsed again with the job's defaults; results[row->n] come in sample order; prompt
- * arrays are read from results[0]. FL_CORRUPT: the results lack what the row asks for. FL_FULL: no memory. On failure *out is as it was. */
-fl_status output_line_write(json_out *out, const output_job *job, const fl_row *row, const fl_result *results, const fl_detok *table, fl_err *err);
+ * arrays are read from results[0]; verdicts[row->n] of a graded job, else NULL. FL_CORRUPT: the results lack what the row asks for. FL_FULL: no memory. On failure *out is as it was. */
+fl_status output_line_write(json_out *out, const output_job *job, const fl_row *row, const fl_result *results, const fl_verdict *verdicts, const fl_detok *table, fl_err *err);
 
 typedef struct {
     const char *custom_id; size_t custom_id_bytes;       /* any bytes; row-<line> where the line has none */

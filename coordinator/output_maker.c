@@ -16,6 +16,7 @@ struct output_maker {
     ledger_lookup *ledger;               /* owned */
     fl_row row;                          /* of the row in hand */
     fl_result *results; int32_t n_results, capacity;     /* owned; of the row in hand */
+    fl_verdict verdicts[FL_SAMPLES_MAX]; /* of a graded job's row in hand */
     char name[32];                       /* row-<line> */
 };
 
@@ -147,6 +148,22 @@ static fl_status read_results(output_maker *m, row_index row, bool *whole, fl_er
     return FL_OK;
 }
 
+/* The verdicts of all samples. *whole false: one is missing. */
+static fl_status read_verdicts(output_maker *m, row_index row, bool *whole, fl_err *err)
+{
+    row_index grade = { rows_describe(m->lines)->n_rows + row.v };
+    for (int32_t i = 0; *whole && i < m->row.n; i++) {
+        fl_bytes body;
+        ledger_place place;
+        *whole = ledger_index_result(m->shared->index, grade, (uint32_t)i, &place);
+        if (!*whole) break;
+        fl_status st = ledger_lookup_result(m->ledger, place, grade, (uint32_t)i, &body, err);
+        if (st == FL_OK) st = fl_verdict_decode(&m->verdicts[i], body.data, body.bytes, err);
+        if (st != FL_OK) return st;
+    }
+    return FL_OK;
+}
+
 static fl_status parse_line(output_maker *m, const rows_entry *entry, fl_err *err)
 {
     const char *line = NULL;
@@ -176,10 +193,11 @@ fl_status output_maker_add(output_maker *m, output_batch *b, fl_err *err)
     bool is_bad = has_error && record.kind == LEDGER_INGEST_ERROR;
     if (!is_bad && (st = parse_line(m, &entry, err)) != FL_OK) return st;
     if (!has_error && (st = read_results(m, row, &whole, err)) != FL_OK) return st;
+    if (whole && m->shared->is_graded && (st = read_verdicts(m, row, &whole, err)) != FL_OK) return st;
     if (!has_error && !whole && m->shared->cause != LEDGER_CANCELLED && m->shared->cause != LEDGER_EXPIRED) {
         return fl_fail(err, FL_CORRUPT, "the ledger says the job is completed, but row %" PRIu64 " has no result", row.v);
     }
-    st = whole ? output_line_write(&b->lines[0], &m->shared->job, &m->row, m->results, m->shared->detok, err)
+    st = whole ? output_line_write(&b->lines[0], &m->shared->job, &m->row, m->results, m->shared->is_graded ? m->verdicts : NULL, m->shared->detok, err)
                : write_error(m, &b->lines[1], &entry, has_error ? &record : NULL, err);
     if (st != FL_OK) return st;
     for (int32_t i = 0; i < m->n_results; i++) b->n_tokens += m->results[i].n_ids;

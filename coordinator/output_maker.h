@@ -18,6 +18,7 @@ typedef struct {
     output_job job;
     const char *defaults;                /* the --set object, NULL = none */
     uint32_t n_vocab;
+    bool is_graded;                      /* row n_rows + r has the verdicts of row r */
     ledger_cause cause;                  /* 0: the job goes on, so only finished rows may be asked for */
 } output_shared;
 

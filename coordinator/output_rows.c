@@ -38,7 +38,8 @@ static fl_status note_record(void *context, const ledger_record *record, fl_err 
     fl_status st = FL_OK;
     switch (record->kind) {
     case LEDGER_JOB:
-        return job_settings_parse(&o->settings, record->body.data, record->body.bytes, err);
+        st = job_settings_parse(&o->settings, record->body.data, record->body.bytes, err);
+        return st == FL_OK ? job_store_index(&o->index, o->lines, o->settings.grade, err) : st;      /* it is the first record */
     case LEDGER_DETOK:
         if ((st = fl_detok_decode(&table, record->body.data, record->body.bytes, err)) != FL_OK) return st;
         fl_detok_free(o->detok);
@@ -58,30 +59,12 @@ static fl_status note_record(void *context, const ledger_record *record, fl_err 
     }
 }
 
-static fl_status make_index(output_rows *o, fl_err *err)
-{
-    uint64_t n_rows = rows_describe(o->lines)->n_rows, n_samples = 0;
-    fl_status st = FL_OK;
-    for (int pass = 0; pass < 2; pass++) {               /* first how many, then each */
-        for (uint64_t row = 0; row < n_rows; row++) {
-            rows_entry entry;
-            if ((st = rows_get(o->lines, (row_index){ row }, &entry, err)) != FL_OK) return st;
-            uint32_t n = entry.n_samples ? entry.n_samples : 1;
-            n_samples += pass == 0 ? n : 0;
-            if (pass == 1) ledger_index_add(o->index, n);
-        }
-        if (pass == 0 && (st = ledger_index_open(&o->index, n_rows, n_samples, err)) != FL_OK) return st;
-    }
-    return FL_OK;
-}
-
 fl_status output_rows_open(output_rows **out, const char *job_dir, const char *ledger_dir, fl_err *err)
 {
     output_rows *o = calloc(1, sizeof *o);
     if (!o) return fl_fail(err, FL_FULL, "no memory to make output lines");
     o->ledger_dir = strdup(ledger_dir);
     fl_status st = o->ledger_dir ? rows_open(&o->lines, job_dir, err) : fl_fail(err, FL_FULL, "no memory to make output lines");
-    if (st == FL_OK) st = make_index(o, err);
     if (st == FL_OK) st = ledger_reader_open(&o->reader, ledger_dir, err);
     if (st == FL_OK) st = fl_detok_make(&o->detok, 0, (const uint8_t *)"", (const uint32_t[1]){ 0 }, NULL, err);
     if (st == FL_OK) {
@@ -104,13 +87,21 @@ void output_rows_close(output_rows *o)
     free(o);
 }
 
+/* All of the row is there, its verdicts with it where the job is graded. */
+static bool is_ready(const output_rows *o, row_index row, uint64_t n_rows)
+{
+    ledger_place place;
+    if (!o->index || !ledger_index_finished(o->index, row)) return false;
+    return !o->settings.grade || ledger_index_error(o->index, row, &place) || ledger_index_finished(o->index, (row_index){ n_rows + row.v });
+}
+
 fl_status output_rows_read(output_rows *o, ledger_place until, fl_err *err)
 {
     uint64_t n_rows = rows_describe(o->lines)->n_rows;
     fl_status st = ledger_reader_read(o->reader, until, note_record, o, err);
     if (st != FL_OK) return st;
     if (o->cause) o->ready = n_rows;
-    while (o->ready < n_rows && ledger_index_finished(o->index, (row_index){ o->ready })) o->ready++;
+    while (o->ready < n_rows && is_ready(o, (row_index){ o->ready }, n_rows)) o->ready++;
     return FL_OK;
 }
 
@@ -138,7 +129,7 @@ static fl_status take_batch(void *context, const output_batch *b, fl_err *err)
 
 fl_status output_rows_make(output_rows *o, int n_threads, const atomic_bool *stop, output_take take, void *context, fl_err *err)
 {
-    output_shared shared = { .ledger_dir = o->ledger_dir, .lines = o->lines, .index = o->index, .detok = o->detok, .n_vocab = o->n_vocab, .cause = o->cause,
+    output_shared shared = { .ledger_dir = o->ledger_dir, .lines = o->lines, .index = o->index, .detok = o->detok, .n_vocab = o->n_vocab, .cause = o->cause, .is_graded = o->settings.grade,
                              .defaults = o->settings.defaults && o->settings.defaults[0] ? o->settings.defaults : NULL,
                              .job = { .created = (int64_t)o->settings.created_s, .model = o->model, .seed = o->settings.seed, .fingerprint = o->fingerprint,
                                       .numerics = o->numerics } };

@@ -62,7 +62,8 @@ static fl_status parse_settings(const json_t *args, job_settings *out, fl_err *e
     bool suffix = strcmp(duplicates, "suffix") == 0;
     if (!suffix && duplicates[0] && strcmp(duplicates, "error") != 0) return fl_fail(err, FL_INVALID, "duplicates is error or suffix, not '%.40s'", duplicates);
     *out = (job_settings){ .name = (char *)service_text(args, "name"), .model = (char *)service_text(args, "model"), .defaults = (char *)service_text(args, "defaults"),
-                           .seed = number, .max_context = (uint32_t)context, .now_s = now ? (uint32_t)now : (uint32_t)time(NULL), .suffix_duplicates = suffix };
+                           .seed = number, .max_context = (uint32_t)context, .now_s = now ? (uint32_t)now : (uint32_t)time(NULL), .suffix_duplicates = suffix,
+                           .grade = json_is_true(json_object_get(args, "grade")) };
     fl_row_fault fault;
     fl_status st = parse_times(args, &out->times, err);
     if (st != FL_OK) return st;

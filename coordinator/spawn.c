@@ -190,7 +190,7 @@ static fl_status note_death(spawn *s, slot *w, int status, int64_t now_ms, fl_er
 
 fl_status spawn_tend(spawn *s, int64_t now_ms, fl_err *err)
 {
-    for (int i = 0; i < s->n_slots; i++) {
+    for (int i = 0; s && i < s->n_slots; i++) {
         slot *w = &s->slots[i];
         int status = 0;
         fl_status st = FL_OK;
@@ -204,24 +204,24 @@ fl_status spawn_tend(spawn *s, int64_t now_ms, fl_err *err)
 
 void spawn_note_progress(spawn *s)
 {
-    s->deaths_in_a_row = 0;
+    if (s) s->deaths_in_a_row = 0;
 }
 
 void spawn_no_restart(spawn *s)
 {
-    s->restarts = false;
+    if (s) s->restarts = false;
 }
 
 int spawn_alive(const spawn *s)
 {
     int n = 0;
-    for (int i = 0; i < s->n_slots; i++) n += s->slots[i].pid > 0;
+    for (int i = 0; s && i < s->n_slots; i++) n += s->slots[i].pid > 0;
     return n;
 }
 
 uint64_t spawn_deaths(const spawn *s)
 {
-    return s->deaths;
+    return s ? s->deaths : 0;
 }
 
 static void signal_all(spawn *s, int signal_number)

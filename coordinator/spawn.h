@@ -23,7 +23,8 @@ fl_status spawn_find_beside(const char *name, char *out, size_t n_bytes, fl_err 
 /* Start n_workers of argv (argv[0] is the path; NULL at its end; copied). With n_gpus above 0 worker i also gets --device cuda:N, N = i mod n_gpus. */
 fl_status spawn_open(spawn **out, char *const *argv, int n_workers, int n_gpus, fl_err *err);
 
-/* Read what they print, notice the dead, start them again when it is time. Call often. Any failure: the fleet cannot go on; the
+/* All calls below accept NULL, a fleet of nobody.
+ * Read what they print, notice the dead, start them again when it is time. Call often. Any failure: the fleet cannot go on; the
  * sentence is the worker's own where it left one. */
 fl_status spawn_tend(spawn *s, int64_t now_ms, fl_err *err);
 
@@ -32,7 +33,7 @@ void spawn_no_restart(spawn *s);                         /* from now on a worker
 int  spawn_alive(const spawn *s);
 uint64_t spawn_deaths(const spawn *s);                   /* that were not asked for */
 
-/* End them: SIGTERM, after grace_ms SIGKILL; then wait for each. Accepts NULL. */
+/* End them: SIGTERM, after grace_ms SIGKILL; then wait for each. */
 void spawn_close(spawn *s, int64_t grace_ms);
 
 #endif

@@ -33,6 +33,11 @@ static json_t *settings_of(const stored_job *job)
                      "row_limit", (json_int_t)t->row_s);
 }
 
+static json_t *grading_of(const coord_job_status *live)
+{
+    return json_pack("{s:I, s:I, s:I}", "graded", (json_int_t)live->samples_graded, "with_graders", (json_int_t)live->samples_grading, "waiting", (json_int_t)live->samples_ungraded);
+}
+
 static json_t *events_of(const coord_job_status *live)
 {
     json_t *events = json_object();
@@ -119,6 +124,7 @@ json_t *status_of_job(stored_job *job, const coord *core, const char *held_up, b
     json_object_set_new(out, "created", number(job->created_s));
     json_object_set_new(out, "rows", rows_of(job, is_live ? &live : NULL));
     json_object_set_new(out, "tokens", number(is_live ? live.n_tokens : job->counts.tokens));
+    if (is_live && live.is_graded) json_object_set_new(out, "samples", grading_of(&live));
     if (is_live) json_object_set_new(out, "rate", rate_of(&live));
     json_object_set_new(out, "settings", settings_of(job));
     if (job->is_pinned) {
@@ -142,6 +148,7 @@ json_t *status_of_workers(const coord *core)
         json_t *one = json_object();
         json_object_set_new(one, "worker", json_string(name));
         json_object_set_new(one, "model", json_string(w.model));
+        json_object_set_new(one, "grades", json_boolean(w.grades));
         json_object_set_new(one, "place", json_string(w.place));
         json_object_set_new(one, "idle", json_string(w.why));
         json_object_set_new(one, "draining", json_boolean(w.is_draining));

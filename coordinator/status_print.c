@@ -104,6 +104,11 @@ static void show_rows(const screen *s, const json_t *job)
          number_of(rows, "waiting"), suspects, large, number_of(job, "tokens"));
 }
 
+static void show_grading(const screen *s, const json_t *samples)
+{
+    if (samples) show(s, "grading", "%lld samples graded, %lld with graders, %lld waiting for one", number_of(samples, "graded"), number_of(samples, "with_graders"), number_of(samples, "waiting"));
+}
+
 static void show_failures(const screen *s, const json_t *failures)
 {
     const char *code;
@@ -155,9 +160,11 @@ static void show_workers(const screen *s, const json_t *workers)
             show(s, "", "and %zu more; --json lists them all", n - i);
             break;
         }
-        show(s, i ? "" : "workers", "%s, %s: %lld rows held, %.0f tokens/s (prefill %.0f), %lld done%s%s%s", text_of(w, "place"), text_of(w, "model"), number_of(w, "held"),
-             real_of(w, "decode_per_s"), real_of(w, "prefill_per_s"), number_of(w, "rows"), json_is_true(json_object_get(w, "draining")) ? ", draining" : "",
-             text_of(w, "idle")[0] ? ", idle: " : "", text_of(w, "idle"));
+        char speed[80] = "";
+        bool grades = json_is_true(json_object_get(w, "grades"));
+        if (!grades) snprintf(speed, sizeof speed, ", %.0f tokens/s (prefill %.0f)", real_of(w, "decode_per_s"), real_of(w, "prefill_per_s"));
+        show(s, i ? "" : "workers", "%s%s%s: %lld rows held%s, %lld %s%s%s%s", text_of(w, "place"), grades ? "" : ", ", text_of(w, "model"), number_of(w, "held"), speed, number_of(w, "rows"),
+             grades ? "graded" : "done", json_is_true(json_object_get(w, "draining")) ? ", draining" : "", text_of(w, "idle")[0] ? ", idle: " : "", text_of(w, "idle"));
     }
     if (n == 0) show(s, "workers", "none");
 }
@@ -193,6 +200,7 @@ void status_print_job(FILE *file, int width, uint64_t now_s, const json_t *job, 
     show(&s, "job", "%s  %s, submitted %s ago", text_of(job, "job"), text_of(job, "name"), age);
     show_state(&s, job);
     show_rows(&s, job);
+    show_grading(&s, json_object_get(job, "samples"));
     show_tail(&s, job);
     show_failures(&s, json_object_get(job, "failures"));
     show_ends(&s, json_object_get(job, "engine_ends"));

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "proto/body_fields.h"
+#include "proto/grade_line.h"
 #include "proto/json_scan.h"
 
 #define UNKNOWN_NAMES_MAX 32
@@ -43,8 +44,8 @@ void fl_row_rename(fl_row *row, uint64_t physical_line)
 
 /* ---- the parts of a line ---- */
 
-/* The four fields around a body; a line with any of the last three is the OpenAI batch form. */
-typedef struct { fl_json custom_id, method, url, body; } envelope;
+/* The fields around a body; a line with method, url or body is the OpenAI batch form. */
+typedef struct { fl_json custom_id, method, url, body, grade; } envelope;
 
 static fl_json *envelope_field(envelope *e, const char *line, fl_json key)
 {
@@ -52,6 +53,7 @@ static fl_json *envelope_field(envelope *e, const char *line, fl_json key)
     if (fl_json_is(line, key, "method")) return &e->method;
     if (fl_json_is(line, key, "url")) return &e->url;
     if (fl_json_is(line, key, "body")) return &e->body;
+    if (fl_json_is(line, key, "grade")) return &e->grade;
     return NULL;
 }
 
@@ -288,6 +290,22 @@ static bool read_messages(fl_row *row, const body_values *b)
 
 /* ---- a line ---- */
 
+/* How the row's samples are graded, in a job that is graded; checked in any job, so that a line means the same wherever it stands. */
+static bool read_grade(fl_row *row, const char *line, fl_json value, const body_values *b)
+{
+    fl_grade_task task = { 0 };
+    fl_err why;
+    if (value.type == FL_JSON_ABSENT) return true;
+    if (fl_grade_task_read(&task, line, value, &why) != FL_OK) {
+        row_fault_write(b->fault, ROW_INVALID_REQUEST, value.start, "%s", why.text);
+        return false;
+    }
+    fl_grade_task_free(&task);
+    row->grade_start = value.start;
+    row->grade_end = value.end;
+    return true;
+}
+
 /* The plain form says its endpoint by the prompt's name; the batch form has said it and must agree. */
 static bool choose_endpoint(fl_row *row, const body_values *b, bool is_plain, fl_json object)
 {
@@ -316,7 +334,7 @@ static bool read_line(fl_row *row, body_values *b, const char *line, fl_json obj
     if (!is_plain && (!read_envelope(row, line, object, &e, b) || !check_beside_body(row, b, line, object))) return false;
     fl_json fields = is_plain ? object : e.body;
     collect_body(b, row, line, fields, is_plain);
-    if (!choose_endpoint(row, b, is_plain, fields)) return false;
+    if (!choose_endpoint(row, b, is_plain, fields) || !read_grade(row, line, e.grade, b)) return false;
     if (defaults && defaults[0] && !body_take_defaults(b, defaults, row->endpoint)) return false;
     if (!body_read(b, row)) return false;
     return row->endpoint == ROW_CHAT ? read_messages(row, b) : read_prompt(row, b);

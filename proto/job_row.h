@@ -57,6 +57,7 @@ typedef struct {
     bool echo, ignore_eos, return_token_ids;
     char **stop; size_t *stop_bytes; size_t n_stop;      /* owned, none empty */
     int32_t *stop_ids; size_t n_stop_ids;                /* owned */
+    size_t grade_start, grade_end;             /* bytes of the line that hold the `grade` object (grade_line.h); equal: there is none */
     char *unknown_fields;                      /* owned, comma-separated names of fields nobody knows; NULL when none */
 } fl_row;
 

@@ -40,7 +40,7 @@ static void write_row(json_out *out, const char *line, const fl_result *results,
     fl_row_fault fault;
     fl_err err;
     if (fl_row_parse(&row, line, strlen(line), 7, NULL, &fault) != ROW_OK) fail_msg("%s", fault.text);
-    if (output_line_write(out, &job, &row, results, table, &err) != FL_OK) fail_msg("%s: %s", line, err.text);
+    if (output_line_write(out, &job, &row, results, NULL, table, &err) != FL_OK) fail_msg("%s: %s", line, err.text);
     fl_row_free(&row);
 }
 
@@ -182,7 +182,7 @@ static void results_that_lack_what_the_row_asks_are_corrupt(void **state)
         fl_row row;
         fl_row_fault fault;
         assert_int_equal(fl_row_parse(&row, text, strlen(text), 1, NULL, &fault), ROW_OK);
-        assert_int_equal(output_line_write(&out, &job, &row, result, table, &err), FL_CORRUPT);
+        assert_int_equal(output_line_write(&out, &job, &row, result, NULL, table, &err), FL_CORRUPT);
         assert_true(strlen(err.text) > 20);
         assert_int_equal(out.n_bytes, before);
         fl_row_free(&row);
