@@ -17,14 +17,13 @@
 #include "coordinator/run_files.h"
 #include "coordinator/service.h"
 #include "coordinator/set_fields.h"
+#include "coordinator/submit_job.h"
 
 #define PIECES_UNDER_WAY 4
 #define ROOM_POLL_MS 3
 #define END_POLL_MS 20
 #define ALIVE_MS 15000                                   /* a slow writer of our input: the coordinator hears of us so often (it forgets uploads after a minute) */
 #define ABORT_MS 2000
-
-typedef struct { const char *job, *to, *model, *duplicates; uint64_t seed, max_context, now, expires, row_queue, row_run, row; bool as_json, grade; flag_list set; } submit_options;
 
 static fl_status stopped(fl_err *err)
 {
@@ -186,7 +185,7 @@ static fl_status end(submission *s, json_t **reply, fl_err *err)
     }
 }
 
-static fl_status submit(const submit_options *o, json_t **reply, fl_err *err)
+fl_status submit_job(const submit_options *o, json_t **reply, fl_err *err)
 {
     submission s = { .options = o, .progress = { .what = "sending" } };
     fl_err ignored;
@@ -236,7 +235,7 @@ int cmd_submit(int argc, char **argv)
     json_t *reply = NULL;
     fl_err err = { 0 };
     o.job = operands[0];
-    fl_status st = submit(&o, &reply, &err);
+    fl_status st = submit_job(&o, &reply, &err);
     if (st != FL_OK) return flags_end(command_ended(st), command.name, "%s", err.text);
     const char *name = json_string_value(json_object_get(reply, "job")), *unknown = json_string_value(json_object_get(reply, "unknown_fields")),
                *why = json_string_value(json_object_get(reply, "why"));

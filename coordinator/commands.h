@@ -20,6 +20,8 @@ int cmd_generate(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_bench_fleet(int argc, char **argv);
 int cmd_torture(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_grade(int argc, char **argv);
 
 /* The exit status that goes with a failure: what the user typed, the world, or a full disk. */
 int command_ended(fl_status status);

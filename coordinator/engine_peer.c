@@ -35,7 +35,13 @@ static _Noreturn void become_engine(const char *path, const char *model, uint64_
     char fd_text[16], threads_text[24];
     snprintf(fd_text, sizeof fd_text, "%d", end);
     snprintf(threads_text, sizeof threads_text, "%llu", (unsigned long long)n_threads);
-    const char *argv[] = { path, "--serve", fd_text, "--model", model, n_threads ? "--threads" : NULL, threads_text, NULL };
+    const char *argv[9] = { path, "--serve", fd_text };
+    int argc = 3;
+    argv[argc++] = model ? "--model" : "--roles";
+    argv[argc++] = model ? model : "grade";
+    if (!model) argv[argc++] = "--details=1";
+    if (n_threads) argv[argc++] = "--threads";
+    if (n_threads) argv[argc++] = threads_text;
     execv(path, (char *const *)argv);
     fprintf(stderr, "%s cannot be started: %s\n", path, strerror(errno));
     _exit(3);
@@ -86,12 +92,36 @@ static fl_status take_hello(engine_peer *p, const wire_hello *hello, fl_err *err
     return FL_OK;
 }
 
-fl_status engine_peer_open(engine_peer **out, const char *model, uint64_t n_threads, fl_err *err)
+static engine_peer *new_peer(void)
 {
     engine_peer *p = calloc(1, sizeof *p);
-    if (!p) return fl_fail(err, FL_FULL, "no memory for an engine");
+    if (!p) return NULL;
     p->fd = p->words = -1;
     fl_arena_init(&p->arena, ARENA_BYTES, 0);
+    return p;
+}
+
+fl_status engine_peer_open_grader(engine_peer **out, uint64_t n_slots, uint64_t *credit, fl_err *err)
+{
+    wire_msg msg;
+    engine_peer *p = new_peer();
+    if (!p) return fl_fail(err, FL_FULL, "no memory for a grader");
+    fl_status st = start_engine(p, NULL, n_slots, err);
+    if (st == FL_OK) st = engine_peer_recv(p, &msg, err);
+    if (st == FL_OK && (msg.type != WIRE_HELLO || !msg.hello.grades)) st = fl_fail(err, FL_CORRUPT, "the grader begins with %s", wire_type_name(msg.type));
+    if (st != FL_OK) {
+        engine_peer_close(p);
+        return st;
+    }
+    *credit = msg.hello.credit_tokens;
+    *out = p;
+    return FL_OK;
+}
+
+fl_status engine_peer_open(engine_peer **out, const char *model, uint64_t n_threads, fl_err *err)
+{
+    engine_peer *p = new_peer();
+    if (!p) return fl_fail(err, FL_FULL, "no memory for an engine");
     fl_status st = start_engine(p, model, n_threads, err);
     while (st == FL_OK && !p->detok) {
         wire_msg msg;

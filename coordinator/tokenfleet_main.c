@@ -11,6 +11,8 @@
 static const struct { const char *name; int (*main)(int argc, char **argv); const char *help; } commands[] = {
     { "run", cmd_run, "run a job on this machine: JSONL in, completions out, in order" },
     { "generate", cmd_generate, "complete one prompt" },
+    { "eval", cmd_eval, "sample solutions of code tasks, judge them, and print pass@k" },
+    { "grade", cmd_grade, "judge a file of samples of code tasks" },
     { "inspect", cmd_inspect, "what a model is, what it needs, and whether it runs here" },
     { "coordinator", cmd_coordinator, "serve a spool to workers and clients" },
     { "submit", cmd_submit, "give a job to a coordinator" },

@@ -1,0 +1,474 @@
+/* cmd_eval.c - `tokenfleet eval`: the tasks of a code benchmark as a graded job (or several), and what their verdicts say. The job runs as `run` runs it, or on a fleet, so an
+ * evaluation that was broken off goes on where it was. */
+#include "coordinator/commands.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "coordinator/cores.h"
+#include "coordinator/eval_report.h"
+#include "coordinator/job_store.h"
+#include "coordinator/set_fields.h"
+#include "coordinator/spawn.h"
+#include "coordinator/submit_job.h"
+#include "proto/job_row.h"
+
+#define NAME "eval"
+#define CONFIGS_MAX 64
+#define ARGS_MAX (2 * FLAGS_LIST_MAX + 32)
+#define TOKENS_DEFAULT 512
+#define FIRST_PART 8                                     /* of n, the first round of --stop-when-solved */
+
+typedef struct {
+    const char *tasks, *out, *temperature, *ks, *sweep, *to;
+    uint64_t n, max_tokens, seed, workers, graders, threads;
+    bool chat, stop_when_solved, restart, as_json, per_task;
+    flag_list models, set;
+} eval_options;
+
+/* One point of a sweep. */
+typedef struct { const char *model; char name[257], setting[128], dir[3000]; } config;
+
+typedef struct {
+    const eval_options *o;
+    eval_set set;                        /* owned */
+    pass_ks ks;
+    char dir[2600], sweep_key[64];
+    config *configs; size_t n_configs;   /* owned */
+    eval_outcome *outcomes;              /* owned [n_configs] */
+} evaluation;
+
+/* ---- what is asked for ---- */
+
+static fl_status add_config(evaluation *e, const char *model, const char *setting, fl_err *err)
+{
+    if (e->n_configs == CONFIGS_MAX) return fl_fail(err, FL_INVALID, "a sweep has at most %d points", CONFIGS_MAX);
+    config *c = &e->configs[e->n_configs++];
+    const char *end = model + strlen(model);
+    while (end > model + 1 && end[-1] == '/') end--;
+    const char *slash = memrchr(model, '/', (size_t)(end - model));
+    *c = (config){ .model = model };
+    snprintf(c->name, sizeof c->name, "%.*s", (int)(end - (slash ? slash + 1 : model)), slash ? slash + 1 : model);
+    if ((size_t)snprintf(c->setting, sizeof c->setting, "%s", setting) >= sizeof c->setting) return fl_fail(err, FL_INVALID, "a value of --sweep is too long");
+    return FL_OK;
+}
+
+/* "temperature=0.2,0.8": a configuration for each model and value. */
+static fl_status make_configs(evaluation *e, fl_err *err)
+{
+    const eval_options *o = e->o;
+    char key[64] = "", setting[400];
+    const char *values = o->sweep ? strchr(o->sweep, '=') : NULL;
+    fl_status st = FL_OK;
+    if (!(e->configs = calloc(CONFIGS_MAX, sizeof *e->configs))) return fl_fail(err, FL_FULL, "no memory for a sweep");
+    if (o->sweep && (!values || values == o->sweep || values - o->sweep >= (ptrdiff_t)sizeof key || !values[1])) return fl_fail(err, FL_INVALID, "--sweep takes KEY=VALUE,VALUE,..., as in temperature=0.2,0.8, not '%.60s'", o->sweep);
+    if (values) memcpy(e->sweep_key, o->sweep, (size_t)(values - o->sweep));
+    if (values && o->temperature && strcmp(e->sweep_key, "temperature") == 0) return fl_fail(err, FL_INVALID, "--temperature and --sweep temperature=... exclude each other");
+    for (int i = 0; st == FL_OK && i < o->models.n; i++) {
+        if (!values) st = add_config(e, o->models.v[i], "", err);
+        for (const char *at = values; st == FL_OK && at && *at; at = strchr(at + 1, ',')) {
+            size_t n = strcspn(at + 1, ",");
+            if (n == 0 || n > 100) return fl_fail(err, FL_INVALID, "--sweep has an empty value, or one that is too long: '%.60s'", o->sweep);
+            snprintf(setting, sizeof setting, "%s=%.*s", e->sweep_key, (int)n, at + 1);
+            flag_list one = { { setting }, 1 };
+            char *json = NULL;
+            st = set_fields_json(&one, &json, err);
+            free(json);
+            if (st == FL_OK) st = add_config(e, o->models.v[i], setting, err);
+        }
+    }
+    return st;
+}
+
+static fl_status make_dir(const char *dir, fl_err *err)
+{
+    return mkdir(dir, 0777) == 0 || errno == EEXIST ? FL_OK : fl_fail_errno(err, errno, "cannot make the folder %s", dir);
+}
+
+/* DIR of one configuration: the evaluation's own, or one below it that is named after what it varies. */
+static fl_status place_config(const evaluation *e, config *c, size_t at, fl_err *err)
+{
+    char part[400];
+    if (e->n_configs == 1) {
+        snprintf(c->dir, sizeof c->dir, "%s", e->dir);
+        return make_dir(c->dir, err);
+    }
+    snprintf(part, sizeof part, "%s%s%s", c->name, c->setting[0] ? "-" : "", c->setting);
+    for (char *p = part; *p; p++)
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._=-", *p)) *p = '_';
+    snprintf(c->dir, sizeof c->dir, "%s/%s", e->dir, part);
+    for (size_t i = 0; i < at; i++)
+        if (strcmp(e->configs[i].dir, c->dir) == 0) return fl_fail(err, FL_INVALID, "two points of the sweep would be kept in %s; give models of different names", c->dir);
+    return make_dir(c->dir, err);
+}
+
+static fl_status place_all(evaluation *e, fl_err *err)
+{
+    const char *tasks = e->o->tasks;
+    size_t n = strlen(tasks);
+    if (n > 3 && strcmp(tasks + n - 3, ".gz") == 0) n -= 3;
+    if (n > 6 && strncmp(tasks + n - 6, ".jsonl", 6) == 0) n -= 6;
+    int length = e->o->out ? snprintf(e->dir, sizeof e->dir, "%s", e->o->out) : snprintf(e->dir, sizeof e->dir, "%.*s.eval", (int)n, tasks);
+    if ((size_t)length >= sizeof e->dir - 500) return fl_fail(err, FL_INVALID, "the path of the folder for results is too long");
+    fl_status st = make_dir(e->dir, err);
+    for (size_t i = 0; st == FL_OK && i < e->n_configs; i++) st = place_config(e, &e->configs[i], i, err);
+    return st;
+}
+
+/* Without -k: 1, and 10 and 100 where n allows. */
+static fl_status choose_ks(evaluation *e, fl_err *err)
+{
+    static const uint32_t usual[] = { 1, 10, 100 };
+    for (size_t i = 0; !e->o->ks && i < 3; i++)
+        if (usual[i] <= e->o->n) e->ks.v[e->ks.n++] = usual[i];
+    fl_status st = e->o->ks ? pass_ks_parse(&e->ks, e->o->ks, err) : FL_OK;
+    if (st == FL_OK && e->ks.v[e->ks.n - 1] > e->o->n)
+        st = fl_fail(err, FL_INVALID, "pass@%u needs %u samples of each task and -n is %" PRIu64 "; raise -n, or ask for a smaller -k", e->ks.v[e->ks.n - 1], e->ks.v[e->ks.n - 1], e->o->n);
+    return st;
+}
+
+/* ---- one job ---- */
+
+/* Samples lo .. hi - 1 of the wanted tasks: round `number` of a configuration. */
+typedef struct { const config *c; const bool *wanted; uint32_t number, lo, hi; char job[3100], out[3100], id_file[3100], suffix[24]; } eval_round;
+
+static void name_round(eval_round *r, const config *c, uint32_t number, uint32_t lo, uint32_t hi, const bool *wanted)
+{
+    char tag[24] = "";
+    *r = (eval_round){ .c = c, .wanted = wanted, .number = number, .lo = lo, .hi = hi };
+    if (number) snprintf(tag, sizeof tag, ".%" PRIu32, number);
+    if (number) snprintf(r->suffix, sizeof r->suffix, "#%" PRIu32, lo);
+    snprintf(r->job, sizeof r->job, "%s/job%s.jsonl", c->dir, tag);
+    snprintf(r->out, sizeof r->out, "%s/out%s.jsonl", c->dir, tag);
+    snprintf(r->id_file, sizeof r->id_file, "%s/job%s.id", c->dir, tag);
+}
+
+static fl_status write_job(const evaluation *e, const eval_round *r, fl_err *err)
+{
+    json_out out = { 0 };
+    for (size_t i = 0; i < e->set.n_tasks; i++)
+        if (r->wanted[i]) eval_task_write_row(&e->set.tasks[i], e->o->chat, r->hi - r->lo, e->o->max_tokens, r->suffix, &out);
+    fl_status st = out.failed ? fl_fail(err, FL_FULL, "no memory for the job's rows") : job_store_write_file(r->job, out.data, out.n_bytes, err);
+    json_out_fini(&out);
+    return st;
+}
+
+/* The settings of a job: --set, and the temperature or what is swept. */
+static void add_settings(const evaluation *e, const config *c, flag_list *set, char temperature[128])
+{
+    *set = e->o->set;
+    bool is_set = strcmp(e->sweep_key, "temperature") == 0;
+    for (int i = 0; i < set->n; i++) is_set |= strncmp(set->v[i], "temperature=", 12) == 0;
+    snprintf(temperature, 128, "temperature=%s", e->o->temperature ? e->o->temperature : e->o->n == 1 ? "0" : "0.8");
+    if (!is_set || e->o->temperature) set->v[set->n++] = temperature;
+    if (c->setting[0]) set->v[set->n++] = c->setting;
+}
+
+typedef struct { char *v[ARGS_MAX]; int n; char numbers[8][24]; int n_numbers; } arg_list;
+
+static void add_arg(arg_list *a, const char *name, const char *value)
+{
+    FL_ASSERT(a->n + 2 < ARGS_MAX);
+    a->v[a->n++] = (char *)name;
+    if (value) a->v[a->n++] = (char *)value;
+}
+
+static void add_number(arg_list *a, const char *name, uint64_t value)
+{
+    if (value == 0) return;
+    char *text = a->numbers[a->n_numbers++];
+    snprintf(text, sizeof a->numbers[0], "%" PRIu64, value);
+    add_arg(a, name, text);
+}
+
+static int run_here(const evaluation *e, const eval_round *r)
+{
+    const eval_options *o = e->o;
+    flag_list set;
+    char temperature[128];
+    arg_list a = { 0 };
+    add_settings(e, r->c, &set, temperature);
+    add_arg(&a, r->job, NULL);
+    add_arg(&a, "--model", r->c->model);
+    add_arg(&a, "--out", r->out);
+    add_number(&a, "--workers", o->workers);
+    add_number(&a, "--graders", o->graders ? o->graders : (uint64_t)cores_here());
+    add_number(&a, "--threads", o->threads);
+    add_number(&a, "--seed", o->seed);
+    for (int i = 0; i < set.n; i++) add_arg(&a, "--set", set.v[i]);
+    if (o->restart) add_arg(&a, "--restart", NULL);
+    return cmd_run(a.n, a.v);
+}
+
+/* What the job's id stands for: the same evaluation finds its job again, another one is told apart. */
+static fl_status describe_job(const evaluation *e, const eval_round *r, char out[400], fl_err *err)
+{
+    char hash[JOB_STORE_HASH_BYTES], temperature[128], *defaults = NULL;
+    flag_list set;
+    add_settings(e, r->c, &set, temperature);
+    fl_status st = set_fields_json(&set, &defaults, err);
+    if (st == FL_OK) st = job_store_hash(r->job, hash, err);
+    if (st == FL_OK) snprintf(out, 400, "%s seed %" PRIu64 " model %.100s set %.200s", hash, e->o->seed, r->c->model, defaults);
+    free(defaults);
+    return st;
+}
+
+/* The job on the fleet: the one that was submitted for this round before, or a new one. */
+static fl_status find_or_submit(const evaluation *e, const eval_round *r, char id[64], fl_err *err)
+{
+    char wanted[400], temperature[128], line[600], *known = NULL;
+    size_t n = 0;
+    fl_err ignored;
+    json_t *reply = NULL;
+    fl_status st = describe_job(e, r, wanted, err);
+    if (st != FL_OK) return st;
+    if (!e->o->restart && eval_read_file(r->id_file, &known, &n, &ignored) == FL_OK) {
+        char *feed = strchr(known, '\n');
+        bool is_same = feed && (size_t)(feed - known) < 64 && strncmp(feed + 1, wanted, strlen(wanted)) == 0 && feed[1 + strlen(wanted)] == '\n';
+        if (is_same) snprintf(id, 64, "%.*s", (int)(feed - known), known);
+        else st = fl_fail(err, FL_CONFLICT, "%s is of another evaluation (other tasks, model or settings); give another --out, or --restart to begin anew", r->id_file);
+        free(known);
+        return st;
+    }
+    submit_options s = { .job = r->job, .to = e->o->to, .model = r->c->model, .duplicates = "error", .seed = e->o->seed, .grade = true };
+    add_settings(e, r->c, &s.set, temperature);
+    if ((st = submit_job(&s, &reply, err)) != FL_OK) return st;
+    const char *name = json_string_value(json_object_get(reply, "job")), *why = json_string_value(json_object_get(reply, "why"));
+    snprintf(id, 64, "%s", name ? name : "");
+    if (why && why[0]) fprintf(stderr, "the job is taken and waits: %s\n", why);
+    json_decref(reply);
+    snprintf(line, sizeof line, "%s\n%s\n", id, wanted);
+    return job_store_write_file(r->id_file, line, strlen(line), err);
+}
+
+static int run_on_fleet(const evaluation *e, const eval_round *r)
+{
+    char id[64];
+    fl_err err = { 0 };
+    fl_status st = find_or_submit(e, r, id, &err);
+    if (st != FL_OK) return flags_end(command_ended(st), NAME, "%s", err.text);
+    arg_list a = { 0 };
+    add_arg(&a, id, NULL);
+    add_arg(&a, "--to", e->o->to);
+    add_arg(&a, "--out", r->out);
+    add_arg(&a, "--force", NULL);
+    return cmd_fetch(a.n, a.v);
+}
+
+/* ---- rounds ---- */
+
+/* Can no further sample change the task's part of any number that was asked for? With fewer than k failures among all n, pass@k is 1, whatever is left gives. */
+static bool is_decided(const evaluation *e, const eval_sample_list *samples)
+{
+    uint64_t passed = 0;
+    for (uint32_t i = 0; i < samples->n; i++) passed += samples->v[i].verdict.verdict == FL_VERDICT_PASSED;
+    return e->o->n - passed < e->ks.v[0];
+}
+
+/* Returns an exit status: below ENDED_USAGE the samples are there. */
+static int run_rounds(const evaluation *e, const config *c, eval_samples *samples)
+{
+    fl_err err = { 0 };
+    fl_status st = FL_OK;
+    int ended = ENDED_WELL;
+    uint32_t n = (uint32_t)e->o->n, size = e->o->stop_when_solved ? (n + FIRST_PART - 1) / FIRST_PART : n, number = 0;
+    bool *wanted = malloc(e->set.n_tasks * sizeof *wanted), any = true;
+    if (!wanted) return flags_end(ENDED_ENVIRONMENT, NAME, "no memory for %zu tasks", e->set.n_tasks);
+    memset(wanted, true, e->set.n_tasks * sizeof *wanted);
+    for (uint32_t lo = 0; st == FL_OK && ended < ENDED_USAGE && any && lo < n; number++) {
+        eval_round r;
+        uint32_t step = number > 1 ? lo : size, hi = n - lo > step ? lo + step : n;      /* doubling: n/8, n/8, n/4, n/2 */
+        name_round(&r, c, number, lo, hi, wanted);
+        if ((st = write_job(e, &r, &err)) != FL_OK) break;
+        int status = e->o->to ? run_on_fleet(e, &r) : run_here(e, &r);
+        if (status > ended) ended = status;
+        if (ended < ENDED_USAGE) st = eval_samples_read_out(samples, r.out, r.suffix, wanted, hi - lo, e->o->chat, &err);
+        lo = hi;
+        any = false;
+        for (size_t i = 0; st == FL_OK && ended < ENDED_USAGE && i < e->set.n_tasks; i++) any |= wanted[i] = wanted[i] && !is_decided(e, &samples->of[i]);
+    }
+    free(wanted);
+    return st == FL_OK ? ended : flags_end(command_ended(st), NAME, "%s", err.text);
+}
+
+/* ---- results ---- */
+
+static fl_status write_json(const char *dir, const char *name, json_t *json, fl_err *err)
+{
+    char path[3200], *text = json ? json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(15)) : NULL;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    fl_status st = text ? job_store_write_file(path, text, strlen(text), err) : fl_fail(err, FL_FULL, "no memory for a summary");
+    free(text);
+    json_decref(json);
+    return st;
+}
+
+static fl_status write_text(const char *path, void (*print)(FILE *file, const evaluation *e, size_t i), const evaluation *e, size_t i, fl_err *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    FILE *file = open_memstream(&text, &n);
+    if (!file) return fl_fail(err, FL_FULL, "no memory for a summary");
+    print(file, e, i);
+    fl_status st = fclose(file) == 0 ? job_store_write_file(path, text, n, err) : fl_fail(err, FL_FULL, "no memory for a summary");
+    free(text);
+    return st;
+}
+
+static void print_one(FILE *file, const evaluation *e, size_t i)
+{
+    eval_outcome_print(file, &e->outcomes[i]);
+    fputc('\n', file);
+    eval_outcome_print_tasks(file, &e->outcomes[i]);
+}
+
+static void print_all(FILE *file, const evaluation *e, size_t i)
+{
+    (void)i;
+    eval_compare_print(file, e->outcomes, e->n_configs);
+}
+
+static bool is_plus(const eval_set *set)
+{
+    for (size_t i = 0; i < set->n_tasks; i++)
+        if (!eval_kind_is_plus(set->tasks[i].kind)) return false;
+    return true;
+}
+
+static fl_status write_config(const evaluation *e, size_t i, const eval_samples *samples, fl_err *err)
+{
+    char path[3200];
+    const char *dir = e->configs[i].dir;
+    snprintf(path, sizeof path, "%s/samples.jsonl", dir);
+    fl_status st = eval_samples_write(samples, path, err);
+    snprintf(path, sizeof path, "%s/results.jsonl", dir);
+    if (st == FL_OK) st = eval_results_write(samples, path, err);
+    snprintf(path, sizeof path, "%s/results.evalplus.json", dir);
+    if (st == FL_OK && is_plus(&e->set)) st = eval_evalplus_write(samples, e->ks.v, e->o->stop_when_solved ? 0 : e->ks.n, path, err);
+    snprintf(path, sizeof path, "%s/summary.txt", dir);
+    if (st == FL_OK) st = write_text(path, print_one, e, i, err);
+    return st == FL_OK ? write_json(dir, "summary.json", eval_outcome_json(&e->outcomes[i]), err) : st;
+}
+
+static int run_config(evaluation *e, size_t i)
+{
+    fl_err err = { 0 };
+    eval_samples samples = { 0 };
+    config *c = &e->configs[i];
+    if (e->n_configs > 1) fprintf(stderr, "%s%s%s:\n", c->name, c->setting[0] ? ", " : "", c->setting);
+    fl_status st = eval_samples_open(&samples, &e->set, &err);
+    int ended = st == FL_OK ? run_rounds(e, c, &samples) : ENDED_ENVIRONMENT;
+    if (st == FL_OK && ended < ENDED_USAGE) {
+        char setting[128];
+        flag_list set;
+        char temperature[128];
+        add_settings(e, c, &set, temperature);
+        snprintf(setting, sizeof setting, "%s", c->setting[0] ? c->setting : set.v[set.n - 1]);
+        st = eval_outcome_make(&e->outcomes[i], &samples, (uint32_t)e->o->n, &e->ks, c->name, setting, &err);
+        if (st == FL_OK) st = write_config(e, i, &samples, &err);
+    }
+    eval_samples_close(&samples);
+    return st == FL_OK ? ended : flags_end(command_ended(st), NAME, "%s", err.text);
+}
+
+static fl_status write_comparison(const evaluation *e, fl_err *err)
+{
+    char path[3200];
+    json_t *all = json_array();
+    for (size_t i = 0; i < e->n_configs; i++) {
+        json_t *one = eval_outcome_json(&e->outcomes[i]);
+        if (one) json_object_del(one, "tasks");
+        json_array_append_new(all, one ? one : json_null());
+    }
+    fl_status st = write_json(e->dir, "comparison.json", all, err);
+    snprintf(path, sizeof path, "%s/comparison.txt", e->dir);
+    if (st == FL_OK) st = write_text(path, print_all, e, 0, err);
+    snprintf(path, sizeof path, "%s/comparison.svg", e->dir);
+    return st == FL_OK ? eval_compare_svg(e->outcomes, e->n_configs, path, err) : st;
+}
+
+static void print_json(const evaluation *e)
+{
+    json_t *all = json_array();
+    for (size_t i = 0; i < e->n_configs; i++) json_array_append_new(all, eval_outcome_json(&e->outcomes[i]));
+    char *text = json_dumps(e->n_configs == 1 ? json_array_get(all, 0) : all, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    puts(text ? text : "");
+    free(text);
+    json_decref(all);
+}
+
+static void print_outcomes(const evaluation *e)
+{
+    for (size_t i = 0; i < e->n_configs && e->n_configs == 1; i++) {
+        eval_outcome_print(stdout, &e->outcomes[i]);
+        if (e->o->per_task) eval_outcome_print_tasks(stdout, &e->outcomes[i]);
+    }
+    if (e->n_configs > 1) eval_compare_print(stdout, e->outcomes, e->n_configs);
+    printf("files          %s\n", command_shown_path(e->dir));
+}
+
+static int evaluate(const eval_options *o)
+{
+    fl_err err = { 0 };
+    evaluation e = { .o = o };
+    int ended = ENDED_WELL;
+    fl_status st = choose_ks(&e, &err);
+    if (st == FL_OK) st = make_configs(&e, &err);
+    if (st == FL_OK) st = eval_set_read(&e.set, o->tasks, &err);
+    if (st == FL_OK) st = place_all(&e, &err);
+    if (st == FL_OK && !(e.outcomes = calloc(e.n_configs, sizeof *e.outcomes))) st = fl_fail(&err, FL_FULL, "no memory for a sweep");
+    for (size_t i = 0; st == FL_OK && ended < ENDED_USAGE && i < e.n_configs; i++) {
+        int status = run_config(&e, i);
+        if (status > ended) ended = status;
+    }
+    if (st == FL_OK && ended < ENDED_USAGE && e.n_configs > 1) st = write_comparison(&e, &err);
+    if (st == FL_OK && ended < ENDED_USAGE) (o->as_json ? print_json : print_outcomes)(&e);
+    for (size_t i = 0; e.outcomes && i < e.n_configs; i++) eval_outcome_free(&e.outcomes[i]);
+    free(e.outcomes);
+    free(e.configs);
+    eval_set_free(&e.set);
+    return st == FL_OK ? ended : flags_end(command_ended(st), NAME, "%s", err.text);
+}
+
+int cmd_eval(int argc, char **argv)
+{
+    eval_options o = { .n = 1, .max_tokens = TOKENS_DEFAULT, .workers = 1 };
+    const flag flags[] = {
+        { "--model", FLAG_LIST, "PATH", "a model directory, or demo; several are compared. With --to: the model's name", &o.models, 0, 0, true },
+        { "-n", FLAG_NUMBER, "N", "samples of each task (default 1)", &o.n, 1, FL_SAMPLES_MAX, false },
+        { "--temperature", FLAG_TEXT, "T", "of the samples (default 0 with one sample, else 0.8)", &o.temperature, 0, 0, false },
+        { "-k", FLAG_TEXT, "K,K,...", "the k of pass@k, at most N (default those of 1, 10 and 100)", &o.ks, 0, 0, false },
+        { "--chat", FLAG_SWITCH, "", "ask in a chat and take the code out of the answer", &o.chat, 0, 0, false },
+        { "--max-tokens", FLAG_NUMBER, "N", "of a sample (default 512)", &o.max_tokens, 1, 1 << 30, false },
+        { "--set", FLAG_LIST, "KEY=VALUE", "a body field of every row, as in top_p=0.95", &o.set, 0, 0, false },
+        { "--seed", FLAG_NUMBER, "S", "seed of the draws (default 0)", &o.seed, 0, UINT64_MAX, false },
+        { "--sweep", FLAG_TEXT, "KEY=V,V,...", "evaluate once for each value of a body field and compare, as in temperature=0.2,0.8", &o.sweep, 0, 0, false },
+        { "--stop-when-solved", FLAG_SWITCH, "", "end a task once no further sample can change its part of the asked pass@k", &o.stop_when_solved, 0, 0, false },
+        { "--out", FLAG_TEXT, "DIR", "folder for results and progress (default the tasks' name with .eval behind it)", &o.out, 0, 0, false },
+        { "--workers", FLAG_NUMBER, "N", "worker processes that generate (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
+        { "--graders", FLAG_NUMBER, "N", "worker processes that grade (default as many as there are cores)", &o.graders, 1, SPAWN_WORKERS_MAX, false },
+        { "--threads", FLAG_NUMBER, "N", "threads of each worker that generates (default: its share of all cores)", &o.threads, 1, 1024, false },
+        { "--to", FLAG_TEXT, "ENDPOINT", "run it on the fleet of this coordinator, which needs workers with --roles grade", &o.to, 0, 0, false },
+        { "--restart", FLAG_SWITCH, "", "forget what DIR holds and begin anew", &o.restart, 0, 0, false },
+        { "--per-task", FLAG_SWITCH, "", "print a line for each task as well (DIR/summary.txt always has them)", &o.per_task, 0, 0, false },
+        { "--json", FLAG_SWITCH, "", "print the summary as JSON", &o.as_json, 0, 0, false },
+    };
+    const flag_command command = {
+        NAME, "TASKS.jsonl",
+        "Sample solutions of code tasks, judge them in sandboxes while more are generated, and print pass@k with 95% intervals. TASKS has HumanEval, EvalPlus (HumanEval+,\n"
+        "MBPP+) or MBPP lines, plain or .gz. DIR gets samples.jsonl, results.jsonl, summary.txt and summary.json; the same command again continues what was interrupted.\n"
+        "--stop-when-solved draws n/8, n/8, n/4 and n/2 samples and leaves out tasks with so many passed that pass@k is 1 whatever the rest gives (n - passed < k), so\n"
+        "the numbers are those of all n samples. Ends with 0; 1 when rows failed; 2 usage; 3 environment; 4 incomplete, run again.",
+        "tokenfleet eval HumanEval.jsonl.gz --model demo -n 20 --temperature 0.8 -k 1,10", 1, 1
+    };
+    const char *operands[FLAGS_OPERANDS_MAX];
+    int n_operands = 0, status = flags_parse(&command, flags, sizeof flags / sizeof *flags, argc, argv, operands, &n_operands);
+    if (status >= 0) return status;
+    if (o.set.n > FLAGS_LIST_MAX - 2) return flags_end(ENDED_USAGE, NAME, "--set may be given %d times at most", FLAGS_LIST_MAX - 2);
+    o.tasks = operands[0];
+    return evaluate(&o);
+}
