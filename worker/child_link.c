@@ -113,11 +113,13 @@ static void build_args(arg_list *args, const worker_options *options, int fd)
 {
     *args = (arg_list){ .n = 3 };
     args->v[0] = "tokenfleet-worker";
-    args->v[1] = "--model";
-    args->v[2] = (char *)(uintptr_t)options->model;
-    add_text(args, "--device", options->device);
-    add_text(args, "--precision", options->precision);
-    add_number(args, "--gpu-share", options->gpu_share, false);
+    args->v[1] = options->grades ? "--roles" : "--model";
+    args->v[2] = options->grades ? "grade" : (char *)(uintptr_t)options->model;
+    if (!options->grades) {
+        add_text(args, "--device", options->device);
+        add_text(args, "--precision", options->precision);
+        add_number(args, "--gpu-share", options->gpu_share, false);
+    }
     add_number(args, "--serve", fd, true);
     add_number(args, "--threads", options->n_threads, false);
     add_number(args, "--batch", options->batch_max, false);

@@ -3,6 +3,7 @@
  *          process: what is queued while none runs goes to the next one.
  * stderr   of the process comes through a pipe: passed on to our own, its last lines kept as its last words.
  * Life     the process dies with this one (PR_SET_PDEATHSIG), so the thread that starts it must live as long as the program.
+ * Grading  a worker that grades has its grading process (grade_child.h) in the engine's place; all of this holds for it.
  * Threads  belongs to the worker's one thread. */
 #ifndef WORKER_CHILD_LINK_H
 #define WORKER_CHILD_LINK_H

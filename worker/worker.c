@@ -304,6 +304,7 @@ static fl_status say_hello(worker *w, int64_t now, fl_err *err)
         .worker = w->id, .release = wire_text(TOKENFLEET_VERSION), .model = wire_text(w->model), .fingerprint = wire_text(w->fingerprint),
         .numerics = wire_text(w->numerics), .n_vocab = w->n_vocab, .context = w->context, .credit_tokens = w->credit_tokens,
         .credit_bytes = ENGINE_CHILD_CREDIT_BYTES, .leases = held_ids(w->held), .place = wire_text(w->place), .has_tokenizer = w->has_tokenizer,
+        .grades = w->options->grades,
     } };
     fl_status st = say(w, &m, &sent, err);
     if (!sent) return st;
@@ -478,7 +479,7 @@ static fl_status child_ended(worker *w, int64_t now, fl_err *err)
         return FL_OK;
     }
     if (!was_ready && ++w->young_deaths >= YOUNG_DEATHS_MAX) {
-        fprintf(stderr, "tokenfleet-worker: %s %d times in a row before the model was open%s%s\n", end.sentence, w->young_deaths,
+        fprintf(stderr, "tokenfleet-worker: %s %d times in a row before %s%s%s\n", end.sentence, w->young_deaths, w->options->grades ? "it could grade" : "the model was open",
                 end.last_line[0] ? "; its last words: " : "", end.last_line);
         give_up(w, now);
         return FL_OK;
@@ -602,7 +603,7 @@ static fl_status worker_open(worker *w, fl_err *err)
     while (w->id == 0)
         if (getrandom(&w->id, sizeof w->id, 0) != sizeof w->id && errno != EINTR) return fl_fail_errno(err, errno, "worker: get a random id");
     gethostname(host, sizeof host - 1);
-    snprintf(w->place, sizeof w->place, "%s, process %d, cpu", host, (int)getpid());
+    snprintf(w->place, sizeof w->place, "%s, process %d, %s", host, (int)getpid(), w->options->grades ? "grading" : "cpu");
     w->beat_ms = BEAT_MS_DEFAULT;
     w->restart_ms = RESTART_MS;
     if ((st = watch_signals(w, err)) != FL_OK) return st;        /* before libzmq starts threads: they inherit the mask */

@@ -5,6 +5,7 @@
  *          each WELCOME.beat_ms, whatever the engine does.
  * Engine   when the child ends, all it owed is handed back with how it ended, and it is started again after a pause that doubles up to 10 s.
  * Drain    SIGTERM, SIGINT or STOP: take nothing new, finish what was granted, after 20 s (or at a second signal) hand the rest back; empty the outbox, BYE, exit 0.
+ * Grading  with the role grade the child is a grade_child.h, which makes verdicts; nothing else differs.
  * Threads  one. */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H

@@ -30,8 +30,10 @@ static int usage(const char *format, ...)
 static int help(const option *options, size_t n)
 {
     printf("tokenfleet-worker serves one model to a tokenfleet coordinator until SIGTERM, which drains it: what runs is finished or handed back.\n"
+           "With --roles grade it judges samples of graded jobs in sandboxes (bubblewrap) and needs no model; --threads is then how many at a time.\n"
            "It waits for a coordinator that is not there, and ends when its coordinator drains. Ends with 0; 1 failed; 2 usage; 3 environment.\n\n"
-           "  tokenfleet-worker --connect tcp://127.0.0.1:7070 --model demo --threads 2\n\n");
+           "  tokenfleet-worker --connect tcp://127.0.0.1:7070 --model demo --threads 2\n"
+           "  tokenfleet-worker --connect tcp://127.0.0.1:7070 --roles grade\n\n");
     for (size_t i = 0; i < n; i++) printf("  %-17s %-13s %s\n", options[i].name, options[i].value, options[i].help);
     printf("  %-17s %-13s %s\n", "--version", "", "print the version");
     return WORKER_ENDED_WELL;
@@ -72,23 +74,23 @@ static int check_device(const worker_options *o)
     return WORKER_ENDED_ENVIRONMENT;
 }
 
-/* The roles this release has. */
-static int check_roles(const char *roles)
+static int read_roles(worker_options *out, const char *roles)
 {
-    if (strcmp(roles, "grade") == 0 || strcmp(roles, "generate,grade") == 0 || strcmp(roles, "grade,generate") == 0)
-        return usage("this release grades nothing yet: use --roles generate");
-    if (strcmp(roles, "generate") != 0) return usage("--roles is generate, grade or both with a comma, not '%.40s'", roles);
+    bool both = strcmp(roles, "generate,grade") == 0 || strcmp(roles, "grade,generate") == 0;
+    out->generates = both || strcmp(roles, "generate") == 0;
+    out->grades = both || strcmp(roles, "grade") == 0;
+    if (!out->generates && !out->grades) return usage("--roles is generate, grade or both with a comma, not '%.40s'", roles);
     return -1;
 }
 
 int worker_options_parse(worker_options *out, int argc, char **argv)
 {
     const char *roles = "generate";
-    int64_t serve = -1, threads = 0, batch = 0, budget = 0, kv = 0, context = 0, share = 0, progress = PROGRESS_S;
+    int64_t serve = -1, threads = 0, batch = 0, budget = 0, kv = 0, context = 0, share = 0, progress = PROGRESS_S, details = 0;
     worker_options parsed = { .device = "cpu", .precision = "16" };
     const option options[] = {
         {"--connect", OPTION_TEXT, "ENDPOINT", "the coordinator: tcp://127.0.0.1:PORT or ipc:///PATH (required)", &parsed.connect, 0, 0},
-        {"--model", OPTION_TEXT, "PATH", "a model directory, or demo for the model that ships (required)", &parsed.model, 0, 0},
+        {"--model", OPTION_TEXT, "PATH", "a model directory, or demo for the model that ships (required to generate)", &parsed.model, 0, 0},
         {"--device", OPTION_TEXT, "cpu|cuda:N", "where to compute (default cpu)", &parsed.device, 0, 0},
         {"--precision", OPTION_TEXT, "16|f32", "what a GPU computes in: bf16 (f16 before sm_80; default), or fp32 to find errors with", &parsed.precision, 0, 0},
         {"--gpu-share", OPTION_NUMBER, "N", "workers that share the GPU's memory in equal parts (default 1)", &share, 1, 64},
@@ -99,6 +101,7 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
         {"--kv-tokens", OPTION_NUMBER, "N", "size of the KV pool in tokens (default: what the memory plan allows)", &kv, 1, (int64_t)1 << 40},
         {"--max-context", OPTION_NUMBER, "N", "longest prompt and completion together (default: the model's)", &context, 1, 1 << 30},
         {"--progress-limit", OPTION_NUMBER, "S", "seconds without a new token after which the engine is ended and started again (default 300)", &progress, 1, 86400},
+        {"--details", OPTION_NUMBER, "0|1", "with --serve: say why beside each verdict", &details, 0, 1},
         {"--serve", OPTION_NUMBER, "FD", "be the engine process on this descriptor; tokenfleet starts it so", &serve, 0, 1 << 20},
     };
     size_t n = sizeof options / sizeof *options;
@@ -117,11 +120,13 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
     }
     parsed.gpu = worker_device_gpu(parsed.device);
     int status = check_device(&parsed);
-    if (status < 0) status = check_roles(roles);
+    if (status < 0) status = read_roles(&parsed, roles);
     if (status >= 0) return status;
-    if (!parsed.model) return usage("--model is missing: give a model directory, or demo");
+    if (parsed.generates && !parsed.model) return usage("--model is missing: give a model directory, or demo");
     if (!parsed.connect && serve < 0) return usage("--connect is missing: give the coordinator's endpoint, such as tcp://127.0.0.1:7070");
     if (parsed.connect && serve >= 0) return usage("--connect and --serve exclude each other");
+    if (serve >= 0 && parsed.generates && parsed.grades) return usage("--serve takes one role");
+    parsed.details = details != 0;
     parsed.serve_fd = (int)serve;
     parsed.n_threads = (int32_t)threads;
     parsed.gpu_share = (int32_t)share;
