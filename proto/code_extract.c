@@ -71,8 +71,8 @@ static span find_block(span text)
     char mark;
     for (size_t at = 0; next_line(text, &at, &line);) {
         size_t n = fence(line, &mark, &tag), from = at, end = text.n;
-        bool python = is_python(tag);
         if (n == 0) continue;
+        bool python = is_python(tag);
         while (next_line(text, &at, &line)) {            /* to the closing fence: as many marks or more, and nothing behind them */
             char closing;
             span rest;
@@ -114,6 +114,12 @@ bool fl_code_defines(const char *code, size_t n_bytes, const char *name)
     return false;
 }
 
+static bool ends_with_colon(span line)
+{
+    while (line.n > 0 && (line.p[line.n - 1] == '\r' || line.p[line.n - 1] == ' ')) line.n--;
+    return line.n > 0 && line.p[line.n - 1] == ':';
+}
+
 /* Behind the header of the first function: the lines that are indented, up to the next one that is not. */
 static bool find_body(span code, span *body)
 {
@@ -125,7 +131,7 @@ static bool find_body(span code, span *body)
         if (!inside) {
             if (!starts_with(line, "def ") && !starts_with(line, "async def ")) continue;
             inside = true;
-            while (!(line.n > 0 && memchr(line.p, ':', line.n) && line.p[line.n - 1 - (line.p[line.n - 1] == '\r')] == ':') && next_line(code, &at, &line)) {}  /* a header of several lines */
+            while (!ends_with_colon(line) && next_line(code, &at, &line)) {}     /* a header of several lines */
             from = end = at < code.n ? at : code.n;
             continue;
         }

@@ -44,6 +44,9 @@ MUTANTS = {
     "copy_stays": ("coordinator/coord_result.c", "the other lease keeps a sample that is done", [("    if (other) leave_other(c, other, row, (uint32_t)m->sample);\n", "    (void)leave_other;\n    (void)other;\n")]),
     "copy_for_the_holder": ("coordinator/coord_grant.c", "a worker gets a copy of its own rows", [("l->worker.v == w->id.v || l->is_alone", "l->is_alone"), ("c->n_open && w->n_leases == 0;", "c->n_open && w->n_leases < 2;")]),
     "suspect_stays_in_copy": ("coordinator/coord_blame.c", "a row that ended an engine stays with the other worker", [("l == by || !lease_holds_row", "by || !lease_holds_row")]),
+    "grader_copies_rows": ("coordinator/coord_grant.c", "an idle grader gets a copy of rows that are generated", [("lease_is_grading(l) != w->grades || ", "")]),
+    "verdict_alone_completes": ("coordinator/row_table.c", "a row counts as done when its samples are, without their verdicts", [("    else if (all_done(t, r)) t->n_completed++;\n", "    if (!is_grade && all_done(t, r)) t->n_completed++;\n")]),
+    "grader_makes_suspects": ("coordinator/coord_blame.c", "the end of a grader makes suspects of what it graded", [("    if (row_table_is_grade(j->rows, row)) return;", "    ;")]),
     "closed_before_sync": ("coordinator/coord_job.c", "outputs are written before the closing record is durable", [("    a->state = j->state;\n    a->after_sync = true;\n", "    a->state = j->state;\n")]),
     "crash_blames_neighbour": ("coordinator/coord_worker.c", "the first row of those that ran is to blame", [("m->reason == WIRE_HAND_ENGINE_CRASHED_ALONE && n == 1;", "n > 0 && (m->reason == WIRE_HAND_ENGINE_CRASHED_ALONE || m->reason == WIRE_HAND_ENGINE_ENDED);")]),
 }

@@ -187,6 +187,43 @@ static void a_sample_held_twice_waits_only_when_both_let_go(void **state)
     row_table_close(t);
 }
 
+static void a_grade_row_waits_for_its_row_and_fails_with_it(void **state)
+{
+    (void)state;
+    row_table *t = NULL;
+    row_index row = { 99 };
+    fl_err err;
+    assert_int_equal(row_table_open(&t, 0, &err), FL_OK);
+    for (int i = 0; i < 3; i++) assert_int_equal(row_table_add(t, 2, 10, &err), FL_OK);
+    assert_false(row_table_is_graded(t));
+    assert_int_equal(row_table_add_grades(t, &err), FL_OK);
+    row_index grade = row_table_grade_of(t, (row_index){ 1 });
+    assert_int_equal(grade.v, 4);
+    assert_int_equal(row_table_graded(t, grade).v, 1);
+    assert_true(row_table_has(t, 5, 1) && !row_table_has(t, 6, 0) && row_table_n_rows(t) == 3);
+    assert_false(row_table_waits(t, grade, 0));
+    assert_false(row_table_commit(t, grade, 0));                 /* a verdict of nothing */
+    assert_true(row_table_commit(t, (row_index){ 1 }, 0));
+    assert_true(row_table_waits(t, grade, 0) && !row_table_waits(t, grade, 1));
+    assert_true(row_table_first(t, ROW_QUEUE_GRADE, &row) && row.v == 4);
+    assert_int_equal(row_table_grades_waiting(t), 1);
+    assert_int_equal(row_table_cost_waiting(t), 50);
+    row_table_hold(t, grade, 0);
+    row_table_release(t, grade, 0);
+    assert_true(row_table_commit(t, (row_index){ 1 }, 1));
+    assert_int_equal(row_table_n_completed(t), 0);               /* not without its verdicts */
+    assert_true(row_table_finished(t, (row_index){ 1 }) && !row_table_settled(t, (row_index){ 1 }));
+    assert_true(row_table_commit(t, grade, 1) && row_table_commit(t, grade, 0));
+    assert_true(row_table_n_completed(t) == 1 && row_table_settled(t, (row_index){ 1 }));
+    assert_false(row_table_fail(t, (row_index){ 1 }));
+    assert_true(row_table_commit(t, (row_index){ 0 }, 0));
+    assert_true(row_table_fail(t, row_table_grade_of(t, (row_index){ 0 })));
+    assert_true(row_table_failed(t, (row_index){ 0 }) && row_table_grades_waiting(t) == 0);
+    assert_true(row_table_fail(t, (row_index){ 2 }) && row_table_failed(t, row_table_grade_of(t, (row_index){ 2 })));
+    assert_true(row_table_n_failed(t) == 2 && row_table_n_open(t) == 0 && row_table_n_waiting(t) == 0);
+    row_table_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +235,7 @@ int main(void)
         cmocka_unit_test(a_row_waits_in_the_queue_it_was_moved_to),
         cmocka_unit_test(sizes_outside_the_domain_are_refused),
         cmocka_unit_test(ten_million_rows_fit_in_200_mb),
+        cmocka_unit_test(a_grade_row_waits_for_its_row_and_fails_with_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
