@@ -35,7 +35,7 @@ typedef struct {
 #define QUANTIZE_WORK 1.0                /* of an activation, and of a weight taken apart or of its product: in fp32 multiply-adds */
 #define TAKE_WORK 8.0
 #define QUANT_WORK 0.4
-#define ROOM_ROWS 256                    /* token rows quantized at a time: weights are taken apart once for them, and they lie in the second-level cache */
+#define ROOM_ROWS 128                    /* token rows quantized at a time: weights are taken apart once for them, and they lie in the second-level cache */
 
 /* Work on items [begin, end). */
 typedef void (*cpu_job)(const void *arg, int32_t begin, int32_t end);

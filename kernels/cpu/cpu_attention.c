@@ -132,7 +132,14 @@ static void merge(query_set *s, int32_t i, const float *o, float m, float l, int
         f_store(s->o[i] + d, f_fma(f_load(s->o[i] + d), f_set(old), f_mul(f_load(o + d), f_set(new))));
 }
 
-static void attend_tile(const attention_arg *a, query_set *s, const float *k, const float *v, int32_t start)
+/* Ask for n floats that are needed after what is computed now: a generated token waits for memory more than for sums. */
+INLINE void ask_for(const float *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 16) __builtin_prefetch(p + i, 0, 2);
+}
+
+/* next_k: the keys of the tile after this one, or NULL. */
+static void attend_tile(const attention_arg *a, query_set *s, const float *k, const float *v, const float *next_k, int32_t start)
 {
     int32_t head_dim = a->kv->head_dim, first = TILE, last = 0, n = 0;
     int32_t who[QUERIES], lo[QUERIES], hi[QUERIES];
@@ -147,10 +154,13 @@ static void attend_tile(const attention_arg *a, query_set *s, const float *k, co
         if (to > last) last = to;
     }
     if (n == 0) return;
+    const size_t o_bytes = (size_t)(head_dim + LANES - 1) / LANES * LANES * sizeof o[0][0];
+    ask_for(v + (size_t)first * (size_t)head_dim, (size_t)(last - first) * (size_t)head_dim);
     LANES_FORM(dot_rows)(p[0] + first, TILE, k + (size_t)first * (size_t)head_dim, DTYPE_F32, last - first, head_dim, q, n);
+    if (next_k) ask_for(next_k, (size_t)TILE * (size_t)head_dim);
     for (int32_t i = 0; i < n; i++) {
         softmax_tile(p[i], lo[i], hi[i], a->scale, &m[i], &l[i]);
-        memset(o[i], 0, sizeof o[i]);
+        memset(o[i], 0, o_bytes);
     }
     pv_tile(o, p, v, head_dim, lo, hi, n);
     for (int32_t i = 0; i < n; i++) {
@@ -158,7 +168,7 @@ static void attend_tile(const attention_arg *a, query_set *s, const float *k, co
         if (start + lo[i] > s->lo[w]) { merge(s, w, o[i], m[i], l[i], head_dim); continue; }
         s->m[w] = m[i];                                              /* its first tile */
         s->l[w] = l[i];
-        memcpy(s->o[w], o[i], sizeof o[i]);
+        memcpy(s->o[w], o[i], o_bytes);
     }
 }
 
@@ -170,10 +180,12 @@ static void attend(const attention_arg *a, query_set *s, int32_t seq, int32_t kv
         if (s->lo[i] < first) first = s->lo[i];
         if (s->hi[i] > last) last = s->hi[i];
     }
+    const int32_t *blocks = b->block_tables + (size_t)seq * (size_t)b->table_stride;
+    const size_t head_floats = (size_t)TILE * (size_t)head_dim, block_floats = (size_t)a->kv->n_kv_heads * head_floats, head_at = (size_t)kv_head * head_floats;
     for (int32_t t = first / TILE; t * TILE < last; t++) {
-        size_t block = (size_t)b->block_tables[(size_t)seq * (size_t)b->table_stride + (size_t)t];
-        size_t at = (block * (size_t)a->kv->n_kv_heads + (size_t)kv_head) * TILE * (size_t)head_dim;
-        attend_tile(a, s, a->kv->k + at, a->kv->v + at, t * TILE);
+        size_t at = (size_t)blocks[t] * block_floats + head_at;
+        const float *next_k = (t + 1) * TILE < last ? a->kv->k + (size_t)blocks[t + 1] * block_floats + head_at : NULL;
+        attend_tile(a, s, a->kv->k + at, a->kv->v + at, next_k, t * TILE);
     }
     for (int32_t i = 0; i < s->n; i++)
         for (int32_t d = 0; d < head_dim; d += LANES) f_put(s->out[i] + d, f_div(f_load(s->o[i] + d), f_set(s->l[i])), head_dim - d);

@@ -56,6 +56,10 @@ INLINE b64 i_shifted(int32_t v, int bits) { return _mm512_slli_epi32(_mm512_set1
 INLINE b64 i_zero(void) { return _mm512_setzero_si512(); }
 INLINE f32x16 f_of_i(b64 v) { return _mm512_cvtepi32_ps(v); }
 INLINE b64 b_spread(const int8_t *p) { int32_t v; memcpy(&v, p, sizeof v); return _mm512_set1_epi32(v); }
+INLINE b64 i_bits(b64 v, int from, int mask) { return _mm512_and_si512(_mm512_srli_epi32(v, (unsigned)from), _mm512_set1_epi32(mask)); }
+INLINE b64 i_or_up(b64 a, b64 b, int bits) { return _mm512_or_si512(a, _mm512_slli_epi32(b, (unsigned)bits)); }
+INLINE f32x16 f_low_f16(b64 v) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)); }
+INLINE f32x16 f_high_f16(b64 v) { return f_low_f16(_mm512_srli_epi32(v, 16)); }
 INLINE b64 b_sixteenths(const uint8_t *const *p, size_t at, int first)
 {
     __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)(const void *)(p[first] + at)));
@@ -108,6 +112,12 @@ INLINE b64 i_shifted(int32_t v, int bits) { __m256i s = _mm256_slli_epi32(_mm256
 INLINE b64 i_zero(void) { return (b64){ _mm256_setzero_si256(), _mm256_setzero_si256() }; }
 INLINE f32x16 f_of_i(b64 v) { return (f32x16){ _mm256_cvtepi32_ps(v.a), _mm256_cvtepi32_ps(v.b) }; }
 INLINE b64 b_spread(const int8_t *p) { int32_t v; memcpy(&v, p, sizeof v); __m256i s = _mm256_set1_epi32(v); return (b64){ s, s }; }
+INLINE __m256i half_bits(__m256i v, int from, int mask) { return _mm256_and_si256(_mm256_srli_epi32(v, from), _mm256_set1_epi32(mask)); }
+INLINE b64 i_bits(b64 v, int from, int mask) { return (b64){ half_bits(v.a, from, mask), half_bits(v.b, from, mask) }; }
+INLINE b64 i_or_up(b64 a, b64 b, int bits) { return (b64){ _mm256_or_si256(a.a, _mm256_slli_epi32(b.a, bits)), _mm256_or_si256(a.b, _mm256_slli_epi32(b.b, bits)) }; }
+INLINE __m256 half_f16(__m256i v) { return _mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1))); }
+INLINE f32x16 f_low_f16(b64 v) { return (f32x16){ half_f16(half_bits(v.a, 0, 0xffff)), half_f16(half_bits(v.b, 0, 0xffff)) }; }
+INLINE f32x16 f_high_f16(b64 v) { return (f32x16){ half_f16(_mm256_srli_epi32(v.a, 16)), half_f16(_mm256_srli_epi32(v.b, 16)) }; }
 INLINE __m256i two_sixteenths(const uint8_t *const *p, size_t at, int first)
 {
     __m256i v = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(p[first] + at)));
@@ -161,6 +171,10 @@ INLINE b64 b_flip(b64 v) { for (int i = 0; i < 64; i++) v.b.b[i] ^= 0x80; return
 INLINE b64 b_look_up(b64 v, const uint8_t *table) { for (int i = 0; i < 64; i++) v.b.b[i] = table[v.b.b[i]]; return v; }
 INLINE b64 i_shifted(int32_t n, int bits) { b64 v; LANES_EACH v.i[l] = n * (1 << bits); return v; }
 INLINE b64 i_zero(void) { return (b64){ .i = { 0 } }; }
+INLINE b64 i_bits(b64 v, int from, int mask) { LANES_EACH v.i[l] = (int32_t)((uint32_t)v.i[l] >> from) & mask; return v; }
+INLINE b64 i_or_up(b64 a, b64 b, int bits) { LANES_EACH a.i[l] |= (int32_t)((uint32_t)b.i[l] << bits); return a; }
+INLINE f32x16 f_low_f16(b64 v) { f32x16 r; LANES_EACH r.v[l] = float_of_f16((uint16_t)v.i[l]); return r; }
+INLINE f32x16 f_high_f16(b64 v) { f32x16 r; LANES_EACH r.v[l] = float_of_f16((uint16_t)((uint32_t)v.i[l] >> 16)); return r; }
 INLINE f32x16 f_of_i(b64 v) { f32x16 r; LANES_EACH r.v[l] = (float)v.i[l]; return r; }
 INLINE b64 b_spread(const int8_t *p) { b64 v; LANES_EACH memcpy(&v.i[l], p, 4); return v; }
 INLINE void b_turn(b64 *out, const uint8_t *const *p, size_t at)
@@ -180,17 +194,22 @@ INLINE b64 i_dot(b64 sum, b64 w, b64 x, const bool is_wide)
 
 /* --- weights: units of a panel --- */
 
-/* Nibbles of 16 bytes at `at`: the low ones are k 0 .. 15 of the unit, the high ones 16 .. 31. */
-INLINE void turn_nibbles(panel_unit *u, const uint8_t *const *p, size_t at, const uint8_t *table)
+/* Nibbles of four times four bytes: the low ones are k 0 .. 15 of the unit, the high ones 16 .. 31. */
+INLINE void put_nibbles(panel_unit *u, const b64 *v, const uint8_t *table)
 {
-    b64 v[4];
-    b_turn(v, p, at);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         b64 low = b_low(v[i]), high = b_high(v[i]);
         b_store(u->q[i], table ? b_look_up(low, table) : low);
         b_store(u->q[i + 4], table ? b_look_up(high, table) : high);
     }
+}
+
+INLINE void turn_nibbles(panel_unit *u, const uint8_t *const *p, size_t at, const uint8_t *table)
+{
+    b64 v[4];
+    b_turn(v, p, at);
+    put_nibbles(u, v, table);
 }
 
 INLINE void turn_bytes(panel_unit *u, const uint8_t *const *p, size_t at, const bool flip)
@@ -204,12 +223,63 @@ INLINE void turn_bytes(panel_unit *u, const uint8_t *const *p, size_t at, const 
     }
 }
 
-INLINE void take_f16(float *out, const uint8_t *const *p, size_t at)
+/* The f16 at `at`, within sixteen bytes of the row. */
+INLINE void take_scale(panel_unit *u, const uint8_t *const *p, size_t at)
 {
-    uint16_t h[16];
-#pragma GCC unroll 16
-    for (int l = 0; l < 16; l++) memcpy(&h[l], p[l] + at, 2);
-    f_store(out, f_load_f16(h));
+    b64 v[4];
+    b_turn(v, p, at);
+    f_store(u->scale[0], f_low_f16(v[0]));
+}
+
+INLINE void put_q4_1(panel_unit *u, const b64 *v)        /* the five words of a block */
+{
+    f_store(u->scale[0], f_low_f16(v[0]));
+    f_store(u->min[0], f_high_f16(v[0]));
+    put_nibbles(u, v + 1, NULL);
+}
+
+/* Four blocks are five times sixteen bytes. */
+INLINE void take_q4_1(panel_unit *u, size_t stride, const uint8_t *const *p, size_t at, int32_t n_units)
+{
+    b64 v[20];
+    int32_t i = 0;
+    for (; i + 4 <= n_units; i += 4, at += 80) {
+#pragma GCC unroll 5
+        for (int j = 0; j < 5; j++) b_turn(v + 4 * j, p, at + 16 * (size_t)j);
+#pragma GCC unroll 4
+        for (int j = 0; j < 4; j++) put_q4_1(u + (size_t)(i + j) * stride, v + 5 * j);
+    }
+    for (; i < n_units; i++, at += 20) {
+        b_turn(v, p, at);
+        b_turn(v + 1, p, at + 4);
+        put_q4_1(u + (size_t)i * stride, v);
+    }
+}
+
+/* A block of q4_k: its first sixteen bytes are d, dmin and the scales (quant_k_scales), then 32 bytes for each two units. */
+INLINE void take_q4_k(panel_unit *u, size_t stride, const uint8_t *const *p, size_t at)
+{
+    b64 head[4], v[8];
+    b_turn(head, p, at);
+    f32x16 d = f_low_f16(head[0]), dmin = f_mul(f_high_f16(head[0]), f_set(-1.0f));
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        f_store(u[(size_t)i * stride].scale[0], f_mul(d, f_of_i(i_bits(head[1], 8 * i, 63))));
+        f_store(u[(size_t)i * stride].min[0], f_mul(dmin, f_of_i(i_bits(head[2], 8 * i, 63))));
+        f_store(u[(size_t)(i + 4) * stride].scale[0], f_mul(d, f_of_i(i_or_up(i_bits(head[3], 8 * i, 15), i_bits(head[1], 8 * i + 6, 3), 4))));
+        f_store(u[(size_t)(i + 4) * stride].min[0], f_mul(dmin, f_of_i(i_or_up(i_bits(head[3], 8 * i + 4, 15), i_bits(head[2], 8 * i + 6, 3), 4))));
+    }
+#pragma GCC unroll 4
+    for (int part = 0; part < 4; part++) {
+        panel_unit *low = u + (size_t)(2 * part) * stride, *high = low + stride;
+        b_turn(v, p, at + 16 + 32 * (size_t)part);
+        b_turn(v + 4, p, at + 32 + 32 * (size_t)part);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {
+            b_store(low->q[i], b_low(v[i]));
+            b_store(high->q[i], b_high(v[i]));
+        }
+    }
 }
 
 /* Any format, one row after the other. A block is several units, from `u` on, `stride` apart. */
@@ -236,12 +306,13 @@ INLINE void take_slowly(panel_unit *u, size_t stride, const uint8_t *const *p, s
 INLINE void take_panel(panel_unit *u, size_t stride, const uint8_t *const *p, size_t at, int32_t n_units, const dtype type)
 {
     const quant_format *f = &quant_formats[type];
+    if (type == DTYPE_Q4_1) { take_q4_1(u, stride, p, at, n_units); return; }
     for (int32_t i = 0; i < n_units; i += f->values / 32, u += (size_t)(f->values / 32) * stride, at += (size_t)f->bytes) {
         switch (type) {
-        case DTYPE_Q8_0: take_f16(u->scale[0], p, at); turn_bytes(u, p, at + 2, true); break;
-        case DTYPE_Q4_0: take_f16(u->scale[0], p, at); turn_nibbles(u, p, at + 2, NULL); break;
-        case DTYPE_Q4_1: take_f16(u->scale[0], p, at); take_f16(u->min[0], p, at + 2); turn_nibbles(u, p, at + 4, NULL); break;
-        case DTYPE_IQ4_NL: take_f16(u->scale[0], p, at); turn_nibbles(u, p, at + 2, quant_iq4); break;
+        case DTYPE_Q8_0: take_scale(u, p, at); turn_bytes(u, p, at + 2, true); break;
+        case DTYPE_Q4_0: take_scale(u, p, at); turn_nibbles(u, p, at + 2, NULL); break;
+        case DTYPE_IQ4_NL: take_scale(u, p, at); turn_nibbles(u, p, at + 2, quant_iq4); break;
+        case DTYPE_Q4_K: take_q4_k(u, stride, p, at); break;
         default: take_slowly(u, stride, p, at, type);
         }
     }
@@ -298,11 +369,28 @@ INLINE void tile(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, in
         for (int p = 0; p < P; p++) if (n_w > p * 16) f_put(y + (size_t)t * y_stride + p * 16, out[t * P + p], n_w - p * 16);
 }
 
+/* Weights that are needed next: n_rows pieces of n_lines cache lines, stride apart; and how far they were asked for. A row's piece of a block is too short for
+ * the machine to notice the stream by itself. */
+typedef struct { const uint8_t *p; size_t stride; int32_t n_rows, n_lines, row, line; } weights_ahead;
+
+/* Ask for one of `parts` parts of them, or for what is left. */
+INLINE void ahead_ask(weights_ahead *a, int32_t parts)
+{
+    for (int32_t n = (a->n_rows * a->n_lines + parts - 1) / parts; n > 0 && a->row < a->n_rows; n--) {
+        __builtin_prefetch(a->p + (size_t)a->row * a->stride + 64 * (size_t)a->line, 0, 2);
+        if (++a->line == a->n_lines) { a->line = 0; a->row++; }
+    }
+}
+
 INLINE void tiles(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, int32_t n_units, const act_block *const *x, int32_t n_x, size_t from, bool first, int offset_bits,
-                  const int group, const bool has_min, const bool is_wide)
+                  weights_ahead *ahead, const int group, const bool has_min, const bool is_wide)
 {
     int32_t t = 0;
-    for (; t + TILE_X <= n_x; t += TILE_X) tile(y + (size_t)t * y_stride, y_stride, n_w, u, n_units, x + t, from, first, offset_bits, group, has_min, is_wide, PANELS, TILE_X);
+    for (; t + TILE_X <= n_x; t += TILE_X) {
+        ahead_ask(ahead, n_x / TILE_X);
+        tile(y + (size_t)t * y_stride, y_stride, n_w, u, n_units, x + t, from, first, offset_bits, group, has_min, is_wide, PANELS, TILE_X);
+    }
+    ahead_ask(ahead, 1);
 #if TILE_X > 2
     for (; t + 2 <= n_x; t += 2) tile(y + (size_t)t * y_stride, y_stride, n_w, u, n_units, x + t, from, first, offset_bits, group, has_min, is_wide, PANELS, 2);
 #endif
@@ -312,11 +400,13 @@ INLINE void tiles(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, i
 }
 
 /* One instance of the tiles for each kind of format. */
-typedef void tiles_kind(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, int32_t n_units, const act_block *const *x, int32_t n_x, size_t from, bool first, int offset_bits);
+typedef void tiles_kind(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, int32_t n_units, const act_block *const *x, int32_t n_x, size_t from, bool first, int offset_bits,
+                        weights_ahead *ahead);
 #define TILES_KIND(name, group, has_min, is_wide) \
-    static void name(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, int32_t n_units, const act_block *const *x, int32_t n_x, size_t from, bool first, int offset_bits) \
+    static void name(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, int32_t n_units, const act_block *const *x, int32_t n_x, size_t from, bool first, int offset_bits, \
+                     weights_ahead *ahead) \
     { \
-        tiles(y, y_stride, n_w, u, n_units, x, n_x, from, first, offset_bits, group, has_min, is_wide); \
+        tiles(y, y_stride, n_w, u, n_units, x, n_x, from, first, offset_bits, ahead, group, has_min, is_wide); \
     }
 TILES_KIND(tiles_min_32, 32, true, false)
 TILES_KIND(tiles_min_16, 16, true, false)
@@ -339,7 +429,7 @@ INLINE void rows_of_type(float *y, size_t y_stride, const uint8_t *w, int32_t n_
 {
     const quant_format *f = &quant_formats[type];
     const int32_t n_units = n_k / 32, per_block = f->values / 32, n_blocks = (n_units + BLOCK_UNITS - 1) / BLOCK_UNITS;
-    const int32_t block = (n_units / per_block + n_blocks - 1) / n_blocks * per_block;       /* <= BLOCK_UNITS: 20 / 8 * 8 is 16 */
+    const int32_t block = (n_units / per_block + n_blocks - 1) / n_blocks * per_block;       /* whole blocks of the format: at most 4 units more than BLOCK_UNITS */
     const size_t row_bytes = (size_t)(n_k / f->values) * (size_t)f->bytes;
     tiles_kind *run = tiles_of(f);
     panel_unit units[(BLOCK_UNITS + 4) * PANELS];
@@ -351,7 +441,12 @@ INLINE void rows_of_type(float *y, size_t y_stride, const uint8_t *w, int32_t n_
                 for (int32_t l = 0; l < 16; l++) rows[l] = w + (size_t)(j + p * 16 + l < n_w ? j + p * 16 + l : n_w - 1) * row_bytes;
                 take_panel(units + p, PANELS, rows, (size_t)(from / per_block) * (size_t)f->bytes, n, type);
             }
-            run(y + j, y_stride, n_w - j, units, n, x, n_x, (size_t)from, from == 0, f->offset_bits);
+            const bool is_last = from + n == n_units;                /* then the next panels' first block comes, else these panels' next one */
+            const int32_t j_next = is_last ? j + 16 * PANELS : j, from_next = is_last ? 0 : from + n, n_next = n_units - from_next < block ? n_units - from_next : block;
+            const size_t bytes = (size_t)(n_next / per_block) * (size_t)f->bytes;
+            weights_ahead ahead = { .p = w + (size_t)j_next * row_bytes + (size_t)(from_next / per_block) * (size_t)f->bytes, .stride = row_bytes,
+                                    .n_rows = n_w - j_next < 16 * PANELS ? n_w - j_next : 16 * PANELS, .n_lines = (int32_t)(bytes / 64 + 1) };
+            run(y + j, y_stride, n_w - j, units, n, x, n_x, (size_t)from, from == 0, f->offset_bits, &ahead);
         }
 }
 
@@ -391,25 +486,27 @@ INLINE uint32_t most_bits(const float *x)
 #endif
 }
 
-/* q = x * inverse to the nearest whole number, ties to even; their sum. */
-INLINE int32_t round_16(int8_t *q, const float *x, float inverse)
+/* q = x * inverse to the nearest whole number, ties to even; the sums of both halves of 32. */
+INLINE void round_32(int8_t *q, int32_t *sums, const float *x, float inverse)
 {
-#if defined(LANES_AVX512)
-    __m512i v = _mm512_cvtps_epi32(f_mul(f_load(x), f_set(inverse)));
-    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(v));
-    return _mm512_reduce_add_epi32(v);
-#elif defined(LANES_AVX2)
-    f32x16 f = f_mul(f_load(x), f_set(inverse));
-    __m256i a = _mm256_cvtps_epi32(f.a), b = _mm256_cvtps_epi32(f.b), s = _mm256_add_epi32(a, b);
-    __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
-    _mm_storeu_si128((__m128i *)(void *)q, _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
-    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-    h = _mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0xb1)));
+#if defined(LANES_SCALAR)
+    for (int half = 0; half < 2; half++) {
+        sums[half] = 0;
+        for (int i = 16 * half; i < 16 * half + 16; i++) sums[half] += q[i] = (int8_t)lrintf(x[i] * inverse);
+    }
 #else
-    int32_t sum = 0;
-    for (int i = 0; i < 16; i++) sum += q[i] = (int8_t)lrintf(x[i] * inverse);
-    return sum;
+    f32x16 a = f_mul(f_load(x), f_set(inverse)), b = f_mul(f_load(x + 16), f_set(inverse));
+#if defined(LANES_AVX512)
+    __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a))), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(b)), 1);
+#else
+    __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(a.a), _mm256_cvtps_epi32(a.b)), high = _mm256_packs_epi32(_mm256_cvtps_epi32(b.a), _mm256_cvtps_epi32(b.b));
+    __m256i v = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+#endif
+    _mm256_store_si256((__m256i *)(void *)q, v);
+    __m256i s = _mm256_sad_epu8(_mm256_xor_si256(v, _mm256_set1_epi8((char)0x80)), _mm256_setzero_si256());          /* sums of eight q + 128 */
+    s = _mm256_add_epi64(s, _mm256_unpackhi_epi64(s, s));
+    sums[0] = _mm_cvtsi128_si32(_mm256_castsi256_si128(s)) - 16 * 128;
+    sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(s, 1)) - 16 * 128;
 #endif
 }
 
@@ -424,11 +521,12 @@ static void quantize_row(act_block *out, const float *x, int32_t n)
             continue;
         }
         float inverse = 127.0f / most;
-        int32_t low = round_16(out->q, x, inverse), high = round_16(out->q + 16, x + 16, inverse);
+        int32_t sums[2];
+        round_32(out->q, sums, x, inverse);
         out->scale = most / 127.0f;
-        out->minus[0] = -low;
-        out->minus[1] = -high;
-        out->minus[2] = -(low + high);
+        out->minus[0] = -sums[0];
+        out->minus[1] = -sums[1];
+        out->minus[2] = -(sums[0] + sums[1]);
         for (int s = 0; s < 3; s++) out->sums[s] = out->scale * (float)-out->minus[s];
     }
 }
