@@ -17,8 +17,7 @@ bool cuda_check(ops_cuda *o, const char *name)
     return false;
 }
 
-/* For calls of the runtime, whose result is the error. */
-static bool cuda_keep(ops_cuda *o, cudaError_t e, const char *name)
+bool cuda_keep(ops_cuda *o, cudaError_t e, const char *name)
 {
     if (o->error == cudaSuccess && e != cudaSuccess) {
         o->error = e;
@@ -293,6 +292,7 @@ static void cuda_close(ops *table)
     }
     if (o->lists) cudaFree(o->lists);
     attention_close(o);
+    sampler_close(o);
     linear_close(o);
     moe_close(o);
     if (o->stream) cudaStreamDestroy(o->stream);
@@ -309,6 +309,7 @@ template <typename T> static fl_status install_all(ops_cuda *o, fl_err *err)
     if (st == FL_OK) st = delta_install<T>(o, err);
     if (st == FL_OK) st = linear_install<T>(o, err);
     if (st == FL_OK) st = moe_install<T>(o, err);
+    sampler_install(o);
     return st;
 }
 

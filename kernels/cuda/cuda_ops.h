@@ -33,6 +33,7 @@ typedef struct {
     const cuda_run *decodes;             /* [n_decodes] n_rows is 1 */
 } cuda_batch;
 
+struct cuda_sampler;
 typedef struct {
     ops table;                           /* first: an ops * is an ops_cuda * */
     int device, sm, n_multiprocessors;
@@ -44,6 +45,7 @@ typedef struct {
     cudaEvent_t is_copied[2];            /* the staging buffer may be written again */
     cudaEvent_t is_uploaded[2];          /* begin_upload of a turn is done */
     char numerics[160];                  /* table.numerics: "sm90", then what products add */
+    struct cuda_sampler *sampler;        /* owned by cuda_sampler.cu; NULL before sampler_reserve */
     void *linear, *moe, *attention;      /* owned by the files of those names: opened by their install, freed by their close */
 } ops_cuda;
 
@@ -51,6 +53,9 @@ static inline ops_cuda *cuda_of(ops *o) { return (ops_cuda *)o; }
 
 /* After every launch and copy: keep the first error with the name of what it was seen at. True while all is well. */
 bool cuda_check(ops_cuda *o, const char *name);
+
+/* The same for a call of the runtime, whose result is `e`. */
+bool cuda_keep(ops_cuda *o, cudaError_t e, const char *name);
 
 /* kernel<<<grid, block, shared>>>(...) on the stream; nothing after an error. */
 template <typename... Parameters, typename... Arguments>
@@ -78,6 +83,8 @@ template <typename T> fl_status attention_install(ops_cuda *o, fl_err *err);    
 template <typename T> fl_status delta_install(ops_cuda *o, fl_err *err);         /* cuda_delta.cu: conv_silu, gated_delta */
 template <typename T> fl_status moe_install(ops_cuda *o, fl_err *err);           /* cuda_moe.cu: moe_experts, moe_scratch_bytes, and the router */
 void router_install(ops_cuda *o);                                                /* cuda_router.cu: moe_route, moe_route_sigmoid; called by moe_install */
+void sampler_install(ops_cuda *o);                                               /* cuda_sampler.cu */
+void sampler_close(ops_cuda *o);
 void linear_close(ops_cuda *o);
 void attention_close(ops_cuda *o);
 void moe_close(ops_cuda *o);
