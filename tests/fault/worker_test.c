@@ -772,7 +772,7 @@ static void what_cannot_work_is_said_by_the_exit_status(void **state)
     assert_int_equal(run_to_its_end((const char *const[]){"w", "--connect", "tcp://10.1.2.3:5000", "--model", "demo", NULL}), 2);
     assert_int_equal(run_to_its_end((const char *const[]){"w", "--connect", "nonsense", "--model", "demo", NULL}), 2);
     assert_int_equal(run_to_its_end((const char *const[]){"w", "--model", "demo", NULL}), 2);
-    assert_int_equal(run_to_its_end((const char *const[]){"w", "--connect", "tcp://127.0.0.1:1", "--model", "demo", "--roles", "grade", NULL}), 2);
+    assert_int_equal(run_to_its_end((const char *const[]){"w", "--connect", "tcp://127.0.0.1:1", "--model", "demo", "--roles", "grade,sing", NULL}), 2);
     assert_int_equal(run_to_its_end((const char *const[]){"w", "--connect", "tcp://127.0.0.1:1", "--model", "demo", "--device", "cuda:0", NULL}), 3);
     assert_int_equal(run_to_its_end((const char *const[]){"w", "--connect", "tcp://127.0.0.1:1", "--model", "demo", "--threads", "many", NULL}), 2);
 }
