@@ -438,7 +438,7 @@ int cmd_eval(int argc, char **argv)
 {
     eval_options o = { .n = 1, .max_tokens = TOKENS_DEFAULT, .workers = 1 };
     const flag flags[] = {
-        { "--model", FLAG_LIST, "PATH", "a model directory, or demo; several are compared. With --to: the model's name", &o.models, 0, 0, true },
+        { "--model", FLAG_LIST, "PATH", "a model directory, a .gguf file, or demo; several are compared. With --to: the model's name", &o.models, 0, 0, true },
         { "-n", FLAG_NUMBER, "N", "samples of each task (default 1)", &o.n, 1, FL_SAMPLES_MAX, false },
         { "--temperature", FLAG_TEXT, "T", "of the samples (default 0 with one sample, else 0.8)", &o.temperature, 0, 0, false },
         { "-k", FLAG_TEXT, "K,K,...", "the k of pass@k, at most N (default those of 1, 10 and 100)", &o.ks, 0, 0, false },

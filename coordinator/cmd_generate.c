@@ -176,7 +176,7 @@ int cmd_generate(int argc, char **argv)
 {
     generate_options o = { 0 };
     const flag flags[] = {
-        { "--model", FLAG_TEXT, "PATH", "a model directory, or demo", &o.model, 0, 0, true },
+        { "--model", FLAG_TEXT, "PATH", "a model directory, a .gguf file, or demo", &o.model, 0, 0, true },
         { "-n", FLAG_NUMBER, "N", "completions of the prompt (default 1)", &o.n, 1, FL_SAMPLES_MAX, false },
         { "--chat", FLAG_SWITCH, "", "the prompt is a user's message: render the model's chat template", &o.chat, 0, 0, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "a body field, as in temperature=0.7 or max_tokens=100", &o.settings, 0, 0, false },

@@ -106,7 +106,7 @@ static void print_ropes(json_t *report)
 
 static void print_weights(const json_t *report)
 {
-    const json_t *weights = json_object_get(report, "weights");
+    const json_t *weights = json_object_get(report, "weights"), *gguf = json_object_get(report, "gguf");
     const char *name;
     json_t *entry;
     if (!weights) return;
@@ -123,6 +123,10 @@ static void print_weights(const json_t *report)
         printf(" parameters, ");
         print_bytes(number_of(entry, "bytes"));
         printf(", %lld tensors\n", int_of(entry, "tensors"));
+    }
+    if (gguf) {
+        print_label("GGUF");
+        printf("version %lld, %s%s%lld keys\n", int_of(gguf, "version"), text_of(gguf, "file_type") ? text_of(gguf, "file_type") : "", text_of(gguf, "file_type") && *text_of(gguf, "file_type") ? ", " : "", int_of(gguf, "keys"));
     }
     print_label("fingerprint");
     printf("%s\n", text_of(report, "fingerprint") ? text_of(report, "fingerprint") : "none");
@@ -165,7 +169,7 @@ static void print_generation(const json_t *report)
 
 static void print_memory(const json_t *report)
 {
-    static const char *const rows[][2] = { { "weights_mapped", "weights, mapped" }, { "weights_expanded", "F8_E4M3 as fp32" }, { "tables", "tables" }, { "activations", "activations" },
+    static const char *const rows[][2] = { { "weights_mapped", "weights, mapped" }, { "weights_expanded", "weights, made" }, { "tables", "tables" }, { "activations", "activations" },
                                            { "logits", "logits" }, { "kv", "KV" }, { "states", "states" }, { "total", "total" } };
     const json_t *memory = json_object_get(report, "memory");
     if (!memory) return;
@@ -237,7 +241,7 @@ int cmd_inspect(int argc, char **argv)
         { "--json", FLAG_SWITCH, "", "print the report as one JSON object", &as_json, 0, 0, false },
     };
     const flag_command command = {
-        NAME, "PATH", "Show what a model directory holds, without loading it: architecture, layers, sizes, dtypes, tokenizer, chat templates, generation defaults, the fingerprint that jobs\n"
+        NAME, "PATH", "Show what a model directory or .gguf file holds, without loading it: architecture, layers, sizes, dtypes, tokenizer, chat templates, generation defaults, the fingerprint that jobs\n"
         "are pinned to, and the memory of N sequences of L tokens. What this engine does not support is named with the reason, and the command ends with 3.",
         "tokenfleet inspect demo --sequences 16 --context 2048", 1, 1
     };

@@ -494,7 +494,7 @@ int cmd_run(int argc, char **argv)
 {
     run_options o = { .device = "auto", .duplicates = "error", .workers = 1 };
     const flag flags[] = {
-        { "--model", FLAG_TEXT, "PATH", "a model directory, or demo for the model that ships", &o.model, 0, 0, true },
+        { "--model", FLAG_TEXT, "PATH", "a model directory, a .gguf file, or demo for the model that ships", &o.model, 0, 0, true },
         { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default the job's name with .out.jsonl behind it; needed with -)", &o.out, 0, 0, false },
         { "--errors", FLAG_TEXT, "ERR.jsonl", "where failed rows go (default OUT.errors.jsonl)", &o.errors, 0, 0, false },
         { "--workers", FLAG_NUMBER, "N", "worker processes (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },

@@ -222,7 +222,7 @@ int cmd_torture(int argc, char **argv)
         { "--minutes", FLAG_TEXT, "M", "how long the storm lasts, as in 30 or 0.5 (default 2)", &minutes, 0, 0, false },
         { "--seed", FLAG_TEXT, "S", "whom it meets and when (default: another one each time; it is printed)", &seed, 0, 0, false },
         { "--workers", FLAG_NUMBER, "N", "workers (default 6)", &o.workers, 1, TORTURE_WORKERS_MAX, false },
-        { "--model", FLAG_TEXT, "PATH", "a model directory, or demo for the one that ships (default)", &o.model, 0, 0, false },
+        { "--model", FLAG_TEXT, "PATH", "a model directory, a .gguf file, or demo for the one that ships (default)", &o.model, 0, 0, false },
         { "--json", FLAG_SWITCH, "", "print the report as JSON", &o.as_json, 0, 0, false },
     };
     const flag_command command = {

@@ -2,6 +2,7 @@
  * The helper's limits are the kernel's (address space, a CPU timer that it arms for each row), so a row's fate does not depend on how busy the machine is. The wall clock only
  * guards against a helper that does not run at all. */
 #include "engine/chat_template.h"
+#include "engine/gguf_tokenizer.h"
 #include "proto/json_load.h"
 #include "engine/chat_helper.h"
 
@@ -90,6 +91,20 @@ static fl_status read_json(const char *dir, const char *name, json_t **out, fl_e
     return fl_fail(err, FL_CORRUPT, "chat template: the model's %s is not a JSON object", name);
 }
 
+/* tokenizer_config.json, or what a GGUF file has of it. A sentence may become a row error, so the file's name is left out of it. */
+static fl_status read_config(const char *model, bool *is_gguf, json_t **out, fl_err *err)
+{
+    gguf *g = NULL;
+    fl_err why = { 0 };
+    *out = NULL;
+    *is_gguf = gguf_is_path(model);
+    if (!*is_gguf) return read_json(model, "tokenizer_config.json", out, err);
+    fl_status st = gguf_open(&g, model, &why);
+    if (st == FL_OK && (st = gguf_tokenizer_config_make(out, g, &why)) != FL_OK) memmove(why.text, why.text + strlen(gguf_name(g)) + 2, strlen(why.text) - strlen(gguf_name(g)) - 1);
+    gguf_close(g);
+    return st == FL_OK ? FL_OK : fl_fail(err, st, "chat template: the model's metadata: %s", why.text);
+}
+
 /* bos_token, eos_token ... as the template's variables: a string, or an object with `content`. The first file to name one wins. */
 static void add_special(json_t *special, const json_t *config)
 {
@@ -146,23 +161,24 @@ static fl_status add_folder(json_t *templates, const char *dir, fl_err *err)
     return st;
 }
 
-/* The templates by name: those in files, else the configuration's. */
+/* The templates by name: those in the files of a directory, else the configuration's. dir NULL: there is none. */
 static fl_status gather_templates(json_t *templates, const json_t *config, const char *dir, fl_err *err)
 {
-    fl_status st = add_file(templates, "default", strlen("default"), dir, "chat_template.jinja", err);
-    if (st == FL_OK) st = add_folder(templates, dir, err);
+    fl_status st = dir ? add_file(templates, "default", strlen("default"), dir, "chat_template.jinja", err) : FL_OK;
+    if (st == FL_OK && dir) st = add_folder(templates, dir, err);
     if (st == FL_OK && json_object_size(templates) == 0) st = add_templates(templates, config, err);
     if (st != FL_OK) return st;
     if (json_object_size(templates) == 0) return fl_fail(err, FL_NOT_FOUND, "the model has no chat template: send a prompt instead of messages");
     return json_object_get(templates, "default") ? FL_OK : fl_fail(err, FL_UNSUPPORTED, "chat template: none of the model's templates is called `default`");
 }
 
-static fl_status make_setup(chat_template *t, const char *dir, fl_err *err)
+static fl_status make_setup(chat_template *t, const char *model, fl_err *err)
 {
+    bool is_gguf;
     json_t *config = NULL, *map = NULL, *templates = json_object(), *special = json_object(), *setup = NULL;
-    fl_status st = read_json(dir, "tokenizer_config.json", &config, err);
-    if (st != FL_OK || (st = read_json(dir, "special_tokens_map.json", &map, err)) != FL_OK) goto done;
-    if ((st = gather_templates(templates, config, dir, err)) != FL_OK) goto done;
+    fl_status st = read_config(model, &is_gguf, &config, err);
+    if (st != FL_OK || (!is_gguf && (st = read_json(model, "special_tokens_map.json", &map, err)) != FL_OK)) goto done;
+    if ((st = gather_templates(templates, config, is_gguf ? NULL : model, err)) != FL_OK) goto done;
     add_special(special, config);
     add_special(special, map);
     setup = json_pack("{s:O,s:O}", "templates", templates, "special", special);
@@ -178,12 +194,13 @@ done:
     return st;
 }
 
-fl_status chat_template_names(json_t **names, const char *model_dir, fl_err *err)
+fl_status chat_template_names(json_t **names, const char *model, fl_err *err)
 {
+    bool is_gguf;
     json_t *config = NULL, *templates = json_object(), *list = json_array(), *source;
     const char *name;
-    fl_status st = read_json(model_dir, "tokenizer_config.json", &config, err);
-    if (st == FL_OK) st = gather_templates(templates, config, model_dir, err);
+    fl_status st = read_config(model, &is_gguf, &config, err);
+    if (st == FL_OK) st = gather_templates(templates, config, is_gguf ? NULL : model, err);
     if (st == FL_OK) json_object_foreach(templates, name, source) json_array_append_new(list, json_string(name));
     json_decref(config);
     json_decref(templates);
@@ -366,14 +383,14 @@ fl_status chat_template_render(chat_template *t, const char *request, size_t n_b
     return st;
 }
 
-fl_status chat_template_open(chat_template **out, const char *model_dir, fl_err *err)
+fl_status chat_template_open(chat_template **out, const char *model, fl_err *err)
 {
     const char *python = getenv("TOKENFLEET_PYTHON");
     chat_template *t = calloc(1, sizeof *t);
     if (!t) return fl_fail(err, FL_FULL, "chat template: no memory");
     t->fd = -1;
     t->python = strdup(python && python[0] ? python : "/usr/bin/python3");
-    fl_status st = t->python ? make_setup(t, model_dir, err) : fl_fail(err, FL_FULL, "chat template: no memory");
+    fl_status st = t->python ? make_setup(t, model, err) : fl_fail(err, FL_FULL, "chat template: no memory");
     if (st == FL_OK) st = start_helper(t, err);
     if (st != FL_OK) { chat_template_close(t); return st; }
     *out = t;

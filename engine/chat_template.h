@@ -14,14 +14,14 @@
 
 typedef struct chat_template chat_template;
 
-/* The templates of a model directory: chat_template.jinja (`default`) and additional_chat_templates/NAME.jinja, else `chat_template` of tokenizer_config.json (a string, or a list of
+/* The templates of a .gguf file's metadata (tokenizer.chat_template, tokenizer.chat_template.NAME), or of a model directory: chat_template.jinja (`default`) and additional_chat_templates/NAME.jinja, else `chat_template` of tokenizer_config.json (a string, or a list of
  * named ones). Rows with tools take `tool_use` where there is one, a row whose chat_template_kwargs name one in `chat_template` takes that, others take `default`. Starts the helper. FL_NOT_FOUND when the model has no template, FL_CORRUPT or FL_UNSUPPORTED when its files
  * hold none that can be read: a sentence without paths, for it may become a row error. FL_IO when Python or Jinja2 is missing. A template that cannot be compiled fails each row. */
-fl_status chat_template_open(chat_template **out, const char *model_dir, fl_err *err);
+fl_status chat_template_open(chat_template **out, const char *model, fl_err *err);
 void      chat_template_close(chat_template *t);                         /* accepts NULL */
 
 /* The names of those templates, an array of strings that is the caller's, without starting anything. Fails as chat_template_open does for the model's files. */
-fl_status chat_template_names(json_t **names, const char *model_dir, fl_err *err);
+fl_status chat_template_names(json_t **names, const char *model, fl_err *err);
 
 /* Render `request` (fl_row.text of a messages row). now_s is what strftime_now sees. *text is malloc'ed UTF-8, NUL-terminated. FL_INVALID: the template refused or failed
  * (a row error; the sentence is a function of row and template). FL_IO, FL_TIMEOUT (60 s of wall time without an answer): the helper cannot run. */

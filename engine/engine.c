@@ -13,6 +13,7 @@
 #include "engine/scheduler.h"
 #include "engine/state_pool.h"
 #include "engine/tokenizer.h"
+#include "kernels/quant.h"
 #include "proto/log.h"
 
 #define NUMERICS_VERSION 1               /* bumped by any change of bits in kernels, sampler or the order of a forward pass */
@@ -49,12 +50,10 @@ struct engine {
 
 /* ---- open ---- */
 
-static fl_status open_tokenizer(engine *e, const char *model_dir, int32_t n_vocab, fl_err *err)
+static fl_status open_tokenizer(engine *e, const char *path, int32_t n_vocab, fl_err *err)
 {
-    char path[4096];
     tokenizer *t = NULL;
-    if (snprintf(path, sizeof path, "%s/tokenizer.json", model_dir) >= (int)sizeof path) return fl_fail(err, FL_INVALID, "engine: the model's path is too long");
-    fl_status st = tokenizer_open(&t, path, err);
+    fl_status st = tokenizer_open_model(&t, path, err);
     if (st == FL_NOT_FOUND) return fl_detok_make(&e->detok, 0, NULL, NULL, NULL, err);
     if (st == FL_OK) st = tokenizer_detok(t, n_vocab, &e->detok, err);
     tokenizer_close(t);
@@ -120,12 +119,11 @@ static fl_status open_step_memory(engine *e, fl_err *err)
     return e->o->reserve(e->o, &limits, err);
 }
 
-static const char *dtype_word(dtype type) { return type == DTYPE_BF16 ? "bf16" : type == DTYPE_F16 ? "f16" : "f32"; }
-
-/* The path's last part, owned by the caller: what the user calls the model, also where that is a link. "." and the like are looked up. NULL without memory. */
+/* The path's last part, owned by the caller: what the user calls the model, also where that is a link; of a .gguf file without its end. "." and the like are looked up. NULL without memory. */
 static char *name_of_path(const char *path)
 {
     size_t end = strlen(path), begin;
+    if (gguf_is_path(path)) return gguf_model_name(path);
     while (end > 1 && path[end - 1] == '/') end--;
     for (begin = end; begin > 0 && path[begin - 1] != '/'; begin--) {}
     bool is_plain = begin < end && !(end - begin <= 2 && strspn(path + begin, ".") >= end - begin);
@@ -137,12 +135,12 @@ static char *name_of_path(const char *path)
     return name;
 }
 
-static fl_status describe(engine *e, const char *model_dir, fl_err *err)
+static fl_status describe(engine *e, const char *path, fl_err *err)
 {
     const model_config *c = model_describe(e->m);
-    e->name = name_of_path(model_dir);
+    e->name = name_of_path(path);
     if (!e->name) return fl_fail(err, FL_FULL, "engine: no memory for the model's name");
-    fl_status st = model_fingerprint(e->fingerprint, model_dir, model_weights(e->m), err);
+    fl_status st = model_fingerprint(e->fingerprint, path, model_weights(e->m), err);
     e->info.name = e->name;
     e->info.architecture = c->architecture;
     e->info.fingerprint = e->fingerprint;
@@ -180,7 +178,7 @@ fl_status engine_open(engine **out, const engine_options *options, fl_err *err)
     if ((status = open_step_memory(e, err)) != FL_OK) goto done;
     if ((status = sampler_open(&e->chain, e->info.n_vocab, err)) != FL_OK) goto done;
     if ((status = e->o->finish(e->o, err)) != FL_OK) goto done;
-    snprintf(e->numerics, sizeof e->numerics, "%s/%d/%s/%s", e->o->numerics, NUMERICS_VERSION, dtype_word(model_dtype(e->m)), dtype_word(e->o->act_type));
+    snprintf(e->numerics, sizeof e->numerics, "%s/%d/%s/%s", e->o->numerics, NUMERICS_VERSION, dtype_name(model_dtype(e->m)), dtype_name(e->o->act_type));
     fl_log(FL_LOG_INFO, "engine: %s (%s) on %s, %s, context %d", e->name, e->info.architecture, e->o->name, e->numerics, e->info.context_max);
     memory_plan_log(&e->plan);
     *out = e;

@@ -18,7 +18,7 @@
 typedef struct engine engine;
 
 typedef struct {
-    const char *model;               /* a model directory, or random:SEED:CONFIG_DIR (model.h) */
+    const char *model;               /* a model directory, a .gguf file, or random:SEED:CONFIG_DIR (model.h) */
     struct ops *ops;                 /* where to compute: engine_open takes it over, also when it fails; NULL = the CPU */
     int32_t n_sharing;               /* engines that share the memory of ops' GPU; 0 = 1 */
     int32_t n_threads;               /* of the CPU; 0 = all cores of this process */
@@ -30,7 +30,7 @@ typedef struct {
 } engine_options;
 
 typedef struct {
-    const char *name;                /* last part of the path */
+    const char *name;                /* last part of the path; of a .gguf file without .gguf and -00001-of-0000N */
     const char *architecture;        /* "qwen3_5_moe" */
     const char *fingerprint;         /* hex, of the model (ops/DESIGN.md section 7) */
     const char *numerics;            /* numerics id: "cpu/1/bf16/f32": where, version, weights, KV */

@@ -50,7 +50,7 @@ done:
     return status;
 }
 
-fl_status model_fingerprint(char out[FINGERPRINT_BYTES], const char *path, const safetensors *weights, fl_err *err)
+fl_status model_fingerprint(char out[FINGERPRINT_BYTES], const char *path, const weight_files *weights, fl_err *err)
 {
     fl_status status = FL_OK;
     struct dirent **entries = NULL;
@@ -59,7 +59,7 @@ fl_status model_fingerprint(char out[FINGERPRINT_BYTES], const char *path, const
     uint64_t seed;
     bool is_random;
     if ((status = model_path_split(path, dir, sizeof dir, &shape, &seed, &is_random, err)) != FL_OK) return status;
-    int n_entries = shape ? 0 : scandir(dir, &entries, is_pinned, compare_entries);
+    int n_entries = shape || (weights && weight_files_gguf(weights)) ? 0 : scandir(dir, &entries, is_pinned, compare_entries);
     XXH3_state_t *hash = XXH3_createState();
     if (n_entries < 0) { status = fl_fail_errno(err, errno, "cannot list %s", dir); goto done; }
     if (!hash) { status = fl_fail(err, FL_FULL, "model: no memory for its fingerprint"); goto done; }
@@ -67,13 +67,13 @@ fl_status model_fingerprint(char out[FINGERPRINT_BYTES], const char *path, const
     for (int i = 0; i < n_entries; i++) if ((status = add_file(hash, dir, entries[i]->d_name, err)) != FL_OK) goto done;
     if (shape) XXH3_128bits_update(hash, shape, strlen(shape));
     if (is_random) add_size(hash, seed);
-    for (size_t i = 0; weights && i < safetensors_file_count(weights); i++) {
+    for (size_t i = 0; weights && i < weight_files_file_count(weights); i++) {
         size_t n_bytes;
-        const uint8_t *header = safetensors_header(weights, i, &n_bytes);
+        const uint8_t *header = weight_files_header(weights, i, &n_bytes);
         XXH3_128bits_update(hash, header, n_bytes);
     }
-    for (size_t i = 0; weights && i < safetensors_count(weights); i++) {
-        const tensor *t = safetensors_at(weights, i);
+    for (size_t i = 0; weights && i < weight_files_count(weights); i++) {
+        const tensor *t = weight_files_at(weights, i);
         XXH3_128bits_update(hash, t->data, t->n_bytes < PAGE_BYTES ? (size_t)t->n_bytes : PAGE_BYTES);
     }
     XXH128_hash_t digest = XXH3_128bits_digest(hash);

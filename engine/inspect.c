@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include "engine/chat_template.h"
 #include "engine/fingerprint.h"
+#include "engine/gguf_tokenizer.h"
+#include "engine/gguf_type.h"
 #include "engine/memory_plan.h"
 #include "engine/tokenizer.h"
 #include "proto/detok.h"
@@ -20,7 +22,7 @@ typedef struct {
     json_t *out, *problems, *notes;      /* owned */
     model *m;                            /* owned; NULL when the engine refuses the directory */
     model_config config;                 /* owned; read apart when it does */
-    safetensors *weights;                /* owned; likewise */
+    weight_files *weights;               /* owned; likewise */
     bool has_config, has_weights;
 } inspection;
 
@@ -59,7 +61,9 @@ static void say(json_t *list, const char *format, ...)
 /* ---- config ---- */
 
 static const model_config *config_of(const inspection *it) { return it->m ? model_describe(it->m) : it->has_config ? &it->config : NULL; }
-static const safetensors *weights_of(const inspection *it) { return it->m ? model_weights(it->m) : it->has_weights ? it->weights : NULL; }
+static const weight_files *weights_of(const inspection *it) { return it->m ? model_weights(it->m) : it->has_weights ? it->weights : NULL; }
+
+static const gguf *gguf_of(const inspection *it) { return weights_of(it) ? weight_files_gguf(weights_of(it)) : NULL; }
 
 static void add_layers(json_t *out, const model_config *c)
 {
@@ -147,9 +151,15 @@ static void add_config(inspection *it)
     add_generation(out, c);
 }
 
-/* A JSON file of the directory, or NULL when it is absent or none. */
+/* A JSON file of the directory, or what a GGUF file has instead; NULL when it is absent or none. */
 static json_t *load_json(const inspection *it, const char *name)
 {
+    json_t *made = NULL;
+    if (gguf_of(it)) {
+        if (strcmp(name, "tokenizer.json") == 0) gguf_tokenizer_make(&made, gguf_of(it), NULL);
+        if (strcmp(name, "tokenizer_config.json") == 0) gguf_tokenizer_config_make(&made, gguf_of(it), NULL);
+        return made;
+    }
     char path[4096];
     struct stat info;
     if (snprintf(path, sizeof path, "%s/%s", it->dir, name) >= (int)sizeof path || stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
@@ -189,12 +199,25 @@ static void count_tensor(json_t *counts, const char *name, const tensor *t)
     set_int(entry, "bytes", json_integer_value(json_object_get(entry, "bytes")) + (json_int_t)t->n_bytes);
 }
 
+static void add_gguf(inspection *it, const gguf *g)
+{
+    int64_t number = -1;
+    const char *name;
+    size_t n = 0;
+    json_t *out = json_object();
+    set_int(out, "version", gguf_version(g));
+    if (gguf_text(g, "general.name", &name, &n, NULL) == FL_OK) set(out, "name", json_stringn(name, n));
+    if (gguf_int(g, "general.file_type", 0, INT32_MAX, &number, NULL) == FL_OK) set(out, "file_type", json_string(gguf_file_type_tag(number)));
+    set_int(out, "keys", (int64_t)gguf_field_count(g));
+    set(it->out, "gguf", out);
+}
+
 static void add_weights(inspection *it)
 {
-    const safetensors *st = weights_of(it);
+    const weight_files *st = weights_of(it);
     json_t *weights = json_object(), *dtypes = json_object(), *files = json_object(), *all = json_object();
-    for (size_t i = 0; i < safetensors_count(st); i++) {
-        const tensor *t = safetensors_at(st, i);
+    for (size_t i = 0; i < weight_files_count(st); i++) {
+        const tensor *t = weight_files_at(st, i);
         count_tensor(dtypes, t->dtype_name, t);
         count_tensor(files, t->file, t);
         count_tensor(all, "all", t);
@@ -204,6 +227,8 @@ static void add_weights(inspection *it)
     set(weights, "files", files);
     set(it->out, "weights", weights);
     json_decref(all);
+
+    if (weight_files_gguf(st)) add_gguf(it, weight_files_gguf(st));
 
     char fingerprint[FINGERPRINT_BYTES];
     fl_err err = { 0 };
@@ -264,15 +289,13 @@ static void describe_tokenizer(inspection *it, const tokenizer *t)
 
 static void add_tokenizer(inspection *it)
 {
-    char path[4096];
     tokenizer *t = NULL;
     fl_err err = { 0 };
     const model_config *c = config_of(it);
-    if (snprintf(path, sizeof path, "%s/tokenizer.json", it->dir) >= (int)sizeof path) return;
-    fl_status st = tokenizer_open(&t, path, &err);
+    fl_status st = tokenizer_open_model(&t, it->dir, &err);
     if (st == FL_NOT_FOUND) {
         set(it->out, "tokenizer", json_null());
-        say(it->notes, "there is no tokenizer.json: only rows of token ids run, and their text is empty");
+        say(it->notes, "there is no %s: only rows of token ids run, and their text is empty", gguf_of(it) ? "tokenizer" : "tokenizer.json");
         return;
     }
     if (st != FL_OK) say(it->problems, "%s", err.text);
@@ -333,9 +356,9 @@ static fl_status add_memory(inspection *it, int32_t n_sequences, int32_t context
 static fl_status check_directory(const char *dir, fl_err *err)
 {
     struct stat info;
-    if (stat(dir, &info) != 0 && errno == ENOENT) return fl_fail(err, FL_NOT_FOUND, "there is no %s; name a model directory", dir);
+    if (stat(dir, &info) != 0 && errno == ENOENT) return fl_fail(err, FL_NOT_FOUND, "there is no %s; name a model directory or a .gguf file", dir);
     if (stat(dir, &info) != 0) return fl_fail_errno(err, errno, "cannot look at %s", dir);
-    if (!S_ISDIR(info.st_mode)) return fl_fail(err, FL_INVALID, "%s is a file; name the directory that holds config.json and the weights", dir);
+    if (!S_ISDIR(info.st_mode) && !gguf_is_path(dir)) return fl_fail(err, FL_INVALID, "%s is a file; name the directory that holds config.json and the weights, or a .gguf file", dir);
     return FL_OK;
 }
 
@@ -344,7 +367,7 @@ static fl_status open_parts(inspection *it, fl_err *err)
 {
     fl_err refused = { 0 }, no_weights = { 0 }, no_config = { 0 };
     if (model_map(&it->m, it->dir, &refused) == FL_OK) return FL_OK;
-    fl_status config = model_config_read(&it->config, it->dir, &no_config), weights = safetensors_open(&it->weights, it->dir, &no_weights);
+    fl_status config = model_config_read(&it->config, it->dir, &no_config), weights = weight_files_open(&it->weights, it->dir, &no_weights);
     it->has_config = config == FL_OK;
     it->has_weights = weights == FL_OK;
     if (config == FL_NOT_FOUND && weights == FL_NOT_FOUND)
@@ -376,7 +399,7 @@ fl_status inspect_model(json_t **out, const char *model_dir, int32_t n_sequences
 done:
     model_close(it.m);
     model_config_fini(&it.config);
-    safetensors_close(it.weights);
+    weight_files_close(it.weights);
     json_decref(it.out);
     json_decref(it.problems);
     json_decref(it.notes);

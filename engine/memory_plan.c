@@ -64,7 +64,7 @@ fl_status memory_plan_make(memory_plan *out, model *m, ops *o, const engine_opti
     plan.tables = needs.table_bytes + (o->is_host ? needs.rope_bytes : 0);
     plan.ropes = o->is_host ? 0 : needs.rope_bytes;
     plan.weights = needs.stored_bytes;
-    plan.activations = needs.scratch_bytes + (uint64_t)plan.n_rows * (uint64_t)c->hidden * o->act_bytes;       /* and the rows that logits are made from */
+    plan.activations = needs.scratch_bytes + needs.room_bytes + (uint64_t)plan.n_rows * (uint64_t)c->hidden * o->act_bytes;       /* and the rows that logits are made from, and quantized ones */
     const uint64_t at_a_time = (o->is_host ? LOGITS_BYTES : DEVICE_LOGITS_BYTES) / logit_bytes, most = o->is_host ? 64 : (uint64_t)plan.n_rows;
     plan.n_logit_rows = (int32_t)(at_a_time < 1 ? 1 : at_a_time > most ? most : at_a_time);
     plan.logits = (uint64_t)plan.n_logit_rows * (logit_bytes + sizeof(float));

@@ -18,10 +18,10 @@ static const model_family *const families[] = { &llama_family, &qwen3_family, &q
 struct model {
     model_config config;
     const model_family *family;
-    safetensors *weights;                /* owned; NULL when they are random */
+    weight_files *weights;               /* owned; NULL when they are random */
     uint64_t random_seed;
     ops *o;                              /* borrowed; NULL before model_load */
-    fl_arena fixed, views, values;       /* what layers hold of activations; views of weights; F8_E4M3 weights expanded on the host */
+    fl_arena fixed, views, values;       /* what layers hold of activations; views of weights; values made anew on the host */
     weight_store store;                  /* the weights on a device, and random ones */
     rope_table ropes[2];                 /* of full and of sliding layers; the second stays empty where they are equal */
     scratch_space scratch;               /* activations: owned memory of the device */
@@ -30,33 +30,43 @@ struct model {
     float *x, *picked;                   /* [n_rows_max, hidden]: the residual stream */
     int32_t n_rows_max, context_max;
     size_t expanded_bytes;
+    int32_t quantized_cols;              /* most columns of a quantized weight; 0 = there is none */
     int32_t n_moe_layers, *moe_layer;    /* layer number of each MoE layer */
     int32_t **routing_ids; float **routing_weights;
 };
 
 /* ---- binding ---- */
 
-static const tensor *find_named(char *name, size_t capacity, const bind_context *c, const char *format, va_list args)
+static const tensor *find_named(char *name, size_t capacity, gguf_change *change, const bind_context *c, const char *format, va_list args)
 {
     size_t used = (size_t)snprintf(name, capacity, "%s", c->prefix);
     vsnprintf(name + used, capacity - used, format, args);
-    return c->weights ? safetensors_find(c->weights, name) : NULL;
+    return c->weights ? weight_files_find(c->weights, name, change) : NULL;
 }
 
-static fl_status check_tensor(const tensor *t, const char *name, fl_err *err)
+/* A vector is read value by value, so it is not quantized. */
+static fl_status check_tensor(const tensor *t, const bind_context *c, const char *name, bool is_vector, fl_err *err)
 {
-    if (!t) return fl_fail(err, FL_NOT_FOUND, "weights: tensor %s, which config.json asks for, is missing", name);
+    const gguf *g = weight_files_gguf(c->weights);
+    gguf_change change;
+    char there[256];
+    if (!t && g && gguf_tensor_name(there, sizeof there, &change, c->config->architecture, name)) return fl_fail(err, FL_NOT_FOUND, "%s: tensor %s, which the metadata asks for, is missing", gguf_name(g), there);
+    if (!t) return fl_fail(err, FL_NOT_FOUND, "weights: tensor %s, which %s asks for, is missing", name, g ? "the metadata" : "config.json");
+    if (!t->is_weight && !t->is_fp8 && g)
+        return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s has the type %s; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL, IQ4_XS, MXFP4 and NVFP4 are supported", t->file, t->name, t->dtype_name);
     if (!t->is_weight && !t->is_fp8)
         return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s has dtype %s; BF16, F16, F32 and F8_E4M3 with scales are supported", t->file, name, t->dtype_name);
+    if (is_vector && t->is_weight && dtype_is_quantized(t->type))
+        return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s is a vector of type %s; F32, F16 and BF16 are supported for vectors", t->file, t->name, t->dtype_name);
     return FL_OK;
 }
 
-static fl_status refuse_shape(const tensor *t, const char *want, fl_err *err)
+static fl_status refuse_shape(const tensor *t, const bind_context *c, const char *want, fl_err *err)
 {
     char shape[160];
     size_t used = 0;
     for (int32_t i = 0; i < t->n_dims; i++) used += (size_t)snprintf(shape + used, sizeof shape - used, "%s%lld", i ? ", " : "", (long long)t->shape[i]);
-    return fl_fail(err, FL_CORRUPT, "%s: tensor %s has shape [%s], config.json asks for [%s]", t->file, t->name, t->n_dims ? shape : "", want);
+    return fl_fail(err, FL_CORRUPT, "%s: tensor %s has shape [%s], %s asks for [%s]", t->file, t->name, t->n_dims ? shape : "", weight_files_gguf(c->weights) ? "the metadata" : "config.json", want);
 }
 
 /* Random values like those of trained weights: what is multiplied with is near 1, what is added near 0, and a product keeps the size of what goes in. */
@@ -68,7 +78,7 @@ static void choose_values(weight_source *s, const bind_context *c, const char *n
     const size_t n = strlen(name);
     s->seed = XXH3_64bits_withSeed(name, n, c->random_seed);
     s->reach = sqrtf(3.0f / (float)(strstr(name, "embed_tokens") ? s->cols / 4 + 1 : s->cols));
-    if (n >= 11 && strcmp(name + n - 11, "norm.weight") == 0) { s->middle = 1.0f - c->norm_add; s->reach = 0.1f; }
+    if (n >= 11 && strcmp(name + n - 11, "norm.weight") == 0) { s->middle = 1.0f - c->config->norm_add; s->reach = 0.1f; }
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strstr(name, kinds[i].part)) { s->middle = kinds[i].middle; s->reach = kinds[i].reach; return; }
 }
@@ -80,16 +90,36 @@ static fl_status find_scale(weight_source *s, const bind_context *c, fl_err *err
     for (int i = 0; i < 2 && !s->scale; i++) {
         char name[300];
         snprintf(name, sizeof name, "%s%s", s->t->name, ends[i]);
-        s->scale = safetensors_find(c->weights, name);
+        s->scale = weight_files_find(c->weights, name, NULL);
     }
     if (!s->scale) return fl_fail(err, FL_NOT_FOUND, "%s: tensor %s has dtype F8_E4M3, but neither %s_scale_inv nor %s_scale is there", s->t->file, s->t->name, s->t->name, s->t->name);
     return c->is_dry ? fp8_check(s->t, s->scale, s->n, s->rows, s->cols, s->fp8_block, err) : FL_OK;
 }
 
-/* The values as kernels on the host take them: where they are mapped, or F8_E4M3 expanded into the arena. */
+/* Undo what a converter did to a tensor, in the arena: turned rows move as they are stored, decays become fp32. */
+static fl_status undo_change(weight *out, const bind_context *c, const weight_source *s, fl_err *err)
+{
+    const bool is_decay = s->change == GGUF_DECAY, is_bias = s->rows == 1;
+    if (is_decay) out->type = DTYPE_F32;
+    const size_t row_bytes = dtype_row_bytes(out->type, is_bias ? 1 : s->cols), n_rows = (size_t)(is_bias ? s->cols : s->rows), bytes = n_rows * row_bytes;
+    *c->expanded_bytes += bytes;
+    if (c->is_dry) return FL_OK;
+    fl_status st = tensor_check_finite(s->t, err);
+    uint8_t *made = st == FL_OK ? fl_arena_take(c->values, bytes) : NULL;
+    if (st != FL_OK) return st;
+    if (!made) return fl_fail(err, FL_FULL, "model: no memory for tensor %s made anew (%zu bytes)", s->t->name, bytes);
+    out->data = made;
+    if (is_decay) return weight_source_read((float *)(void *)made, s, 0, 1, err);
+    for (size_t r = 0; r < n_rows; r++) memcpy(made + r * row_bytes, s->t->data + (size_t)weight_source_row(s, (int64_t)r) * row_bytes, row_bytes);
+    return FL_OK;
+}
+
+/* The values as kernels on the host take them: where they are mapped, or made anew in the arena. */
 static fl_status take_values(weight *out, const bind_context *c, const weight_source *s, fl_err *err)
 {
     *out = (weight){ s->t->data, s->t->type, s->rows, s->cols };
+    if (s->t->is_weight && dtype_is_quantized(s->t->type) && s->cols > *c->quantized_cols) *c->quantized_cols = s->cols;
+    if (s->change != GGUF_AS_IS) return undo_change(out, c, s, err);
     if (!s->t->is_fp8) return c->is_dry ? FL_OK : tensor_check_finite(s->t, err);
     const size_t bytes = (size_t)s->n * (size_t)s->rows * (size_t)s->cols * sizeof(float);
     *c->expanded_bytes += bytes;
@@ -105,11 +135,12 @@ static fl_status take_values(weight *out, const bind_context *c, const weight_so
 static fl_status bind_tensor(weight *out, const bind_context *c, int32_t n, int32_t rows, int32_t cols, bool is_small, fl_err *err, const char *format, va_list args)
 {
     char name[256], want[64];
-    const tensor *t = find_named(name, sizeof name, c, format, args);
-    weight_source source = { .t = t, .n = n ? n : 1, .rows = rows, .cols = cols, .fp8_block = c->config->fp8_block };
+    gguf_change change = GGUF_AS_IS;
+    const tensor *t = find_named(name, sizeof name, &change, c, format, args);
+    weight_source source = { .t = t, .n = n ? n : 1, .rows = rows, .cols = cols, .fp8_block = c->config->fp8_block, .change = change, .head_dim = c->config->head_dim };
     fl_status st = FL_OK;
     if (c->weights) {
-        if ((st = check_tensor(t, name, err)) != FL_OK) return st;
+        if ((st = check_tensor(t, c, name, is_small || rows == 1, err)) != FL_OK) return st;
         bool fits = n ? t->n_dims == 3 && t->shape[0] == n && t->shape[1] == rows && t->shape[2] == cols
                       : (t->n_dims == 2 && t->shape[0] == rows && t->shape[1] == cols) || (t->n_dims == 1 && rows == 1 && t->shape[0] == cols)
                      || (t->n_dims == 3 && t->shape[0] == rows && t->shape[1] == 1 && t->shape[2] == cols);
@@ -117,7 +148,7 @@ static fl_status bind_tensor(weight *out, const bind_context *c, int32_t n, int3
             if (n) snprintf(want, sizeof want, "%d, %d, %d", n, rows, cols);
             else if (rows == 1) snprintf(want, sizeof want, "%d", cols);
             else snprintf(want, sizeof want, "%d, %d", rows, cols);
-            return refuse_shape(t, want, err);
+            return refuse_shape(t, c, want, err);
         }
         if (t->is_fp8 && (st = find_scale(&source, c, err)) != FL_OK) return st;
     } else {
@@ -165,7 +196,7 @@ bool bind_has(const bind_context *c, const char *name, ...)
     char full[256];
     va_list args;
     va_start(args, name);
-    const tensor *t = find_named(full, sizeof full, c, name, args);
+    const tensor *t = find_named(full, sizeof full, NULL, c, name, args);
     va_end(args);
     return t != NULL || !c->weights;
 }
@@ -182,12 +213,12 @@ static const struct { const char *body, *head; } prefixes[] = {
     { "model.", "" }, { "model.language_model.", "" }, { "language_model.model.", "language_model." }, { "", "" },
 };
 
-static size_t find_prefix(const safetensors *weights)
+static size_t find_prefix(const weight_files *weights)
 {
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
         char name[64];
         snprintf(name, sizeof name, "%sembed_tokens.weight", prefixes[i].body);
-        if (safetensors_find(weights, name)) return i;
+        if (weight_files_find(weights, name, NULL)) return i;
     }
     return 0;
 }
@@ -208,8 +239,8 @@ static fl_status bind_ends(model *m, const bind_context *c, const char *head_pre
 static fl_status bind_all(model *m, bool is_dry, weight_store *store, fl_err *err)
 {
     const size_t prefix = m->weights ? find_prefix(m->weights) : 0;
-    bind_context c = { .weights = m->weights, .random_seed = m->random_seed, .norm_add = m->family->norm_add, .store = store, .config = &m->config, .prefix = prefixes[prefix].body,
-                       .arena = &m->views, .is_dry = is_dry, .values = &m->values, .expanded_bytes = &m->expanded_bytes };
+    bind_context c = { .weights = m->weights, .random_seed = m->random_seed, .store = store, .config = &m->config, .prefix = prefixes[prefix].body,
+                       .arena = &m->views, .is_dry = is_dry, .values = &m->values, .quantized_cols = &m->quantized_cols, .expanded_bytes = &m->expanded_bytes };
     m->expanded_bytes = 0;
     fl_arena_fini(&m->views);                            /* of the time before */
     fl_arena_init(&m->views, 1 << 16, 0);
@@ -261,6 +292,9 @@ static void lay_activations(model *m, const ops *o, int32_t n_rows, scratch_spac
     m->family->plan(m->view.scratch, &m->config, o, n_rows, space);
 }
 
+/* What products with quantized weights take beside their activations. */
+static size_t room_bytes(const model *m, const ops *o) { return o->is_host && m->quantized_cols > 0 ? o->quant_room_bytes(o, m->quantized_cols) : 0; }
+
 /* Weights are stored apart on a device, and where there are no files. */
 static bool is_stored(const model *m, const ops *o) { return !o->is_host || !m->weights; }
 
@@ -272,8 +306,8 @@ fl_status model_measure(model_needs *out, model *m, const ops *o, int32_t n_rows
     fl_status st = bind_all(m, true, is_stored(m, o) ? &store : NULL, err);
     if (st != FL_OK) return st;
     lay_activations(m, o, n_rows_max, &space);
-    model_needs needs = { .stored_bytes = store.n_bytes, .expanded_bytes = m->expanded_bytes, .table_bytes = m->views.total_bytes, .scratch_bytes = space.n_bytes };
-    for (size_t i = 0; m->weights && i < safetensors_count(m->weights); i++) needs.mapped_bytes += safetensors_at(m->weights, i)->n_bytes;
+    model_needs needs = { .stored_bytes = store.n_bytes, .expanded_bytes = m->expanded_bytes, .table_bytes = m->views.total_bytes, .scratch_bytes = space.n_bytes, .room_bytes = room_bytes(m, o) };
+    for (size_t i = 0; m->weights && i < weight_files_count(m->weights); i++) needs.mapped_bytes += weight_files_at(m->weights, i)->n_bytes;
     for (int i = 0; i < 2; i++) if (has_table(&m->config, i)) needs.rope_bytes += rope_table_bytes(&m->config.rope[i], context_within(m, context_max));
     *out = needs;
     return FL_OK;
@@ -316,7 +350,7 @@ fl_status model_map(model **out, const char *path, fl_err *err)
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strcmp(families[i]->name, m->config.architecture) == 0) m->family = families[i];
     FL_ASSERT(m->family);                                /* the config's table and this one name the same families */
-    if (!is_random && (status = safetensors_open(&m->weights, path, err)) != FL_OK) goto done;
+    if (!is_random && (status = weight_files_open(&m->weights, path, err)) != FL_OK) goto done;
     if ((status = take_fixed(m, err)) != FL_OK) goto done;
     if ((status = bind_all(m, true, NULL, err)) != FL_OK) goto done;
     *out = m;
@@ -363,6 +397,7 @@ fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, 
         if (st == FL_OK) st = prepare_products(m, n_rows_max, err);
     } else {
         st = bind_all(m, false, NULL, err);
+        if (st == FL_OK && needs.room_bytes > 0) st = o->quant_room(o, m->quantized_cols, err);
     }
     for (int i = 0; st == FL_OK && i < 2; i++) if (has_table(&m->config, i)) st = rope_table_open(&m->ropes[i], o, &m->config.rope[i], m->context_max, err);
     if (st == FL_OK) st = o->take(o, &scratch, needs.scratch_bytes, "the activations of a step", err);
@@ -401,13 +436,13 @@ void model_close(model *m)
     fl_arena_fini(&m->fixed);
     fl_arena_fini(&m->views);
     fl_arena_fini(&m->values);
-    safetensors_close(m->weights);
+    weight_files_close(m->weights);
     model_config_fini(&m->config);
     free(m);
 }
 
 const model_config *model_describe(const model *m) { return &m->config; }
-const safetensors *model_weights(const model *m) { return m->weights; }
+const weight_files *model_weights(const model *m) { return m->weights; }
 int32_t model_context(const model *m) { return m->context_max; }
 dtype model_dtype(const model *m) { return m->embed.type; }
 
@@ -422,7 +457,7 @@ void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *s
     m->family->forward(&m->view, batch, kv, states, m->x);
     if (batch->n_logits == 0) return;
     m->o->gather(m->o, m->picked, m->x, m->config.hidden, batch);
-    m->o->rms_norm(m->o, hidden, m->picked, &m->final_norm, m->family->norm_add, m->config.norm_eps, batch->n_logits, m->config.hidden);
+    m->o->rms_norm(m->o, hidden, m->picked, &m->final_norm, m->config.norm_add, m->config.norm_eps, batch->n_logits, m->config.hidden);
 }
 
 void model_logits(model *m, const act *hidden, int32_t n_rows, float *logits)

@@ -1,14 +1,15 @@
-/* model.h - a model directory as a forward pass: config, mapped weights, rotary table, and one family's code from models/. Or random:SEED:CONFIG_DIR, for benches: the shape of
+/* model.h - a model directory or .gguf file as a forward pass: config, mapped weights, rotary table, and one family's code from models/. Or random:SEED:CONFIG_DIR, for benches: the shape of
  * CONFIG_DIR/config.json (or of a name in model_shapes.h), with random values.
- * Weights  on the host they stay in the mapped file in their dtype (F8_E4M3 alone is expanded at open, to 4 bytes a value); on a device they are stored once (weight_store.h).
+ * Weights  on the host they stay in the mapped file in their dtype, quantized ones too; on a device they are stored once (weight_store.h). Made anew on the host at open are:
+ *          F8_E4M3, expanded to 4 bytes a value; the query and key projections of a GGUF file of llama, whose rows go back to their order as they are stored; DeltaNet's decays of a GGUF file.
  * Threads  belongs to the engine thread. */
 #ifndef ENGINE_MODEL_H
 #define ENGINE_MODEL_H
 
 #include "engine/kv_cache.h"
 #include "engine/model_config.h"
-#include "engine/safetensors.h"
 #include "engine/state_pool.h"
+#include "engine/weight_files.h"
 #include "kernels/ops.h"
 #include "proto/status.h"
 
@@ -25,13 +26,14 @@ typedef struct {
 typedef struct {
     size_t mapped_bytes;             /* of all tensors, those of no use to the text model among them; 0 when they are random */
     size_t stored_bytes;             /* of weights on a device, or random ones */
-    size_t expanded_bytes;           /* of F8_E4M3 weights as fp32, on the host */
+    size_t expanded_bytes;           /* of weights that are made anew, on the host: see above */
     size_t table_bytes;              /* of views of weights, on the host */
     size_t rope_bytes;               /* of rotary tables, on the device (on the host address space, used as far as positions come) */
     size_t scratch_bytes;            /* activations, on the device */
+    size_t room_bytes;               /* of products with quantized weights, on the host */
 } model_needs;
 
-/* Map the model at `path` and hold it against itself: every tensor that the config asks for is there with its shape and dtype. Reads no weight, so it is as quick for a large model.
+/* Map the model at `path` and hold it against itself: every tensor that the config or the metadata asks for is there with its shape and dtype. Reads no weight, so it is as quick for a large model.
  * FL_CORRUPT, FL_UNSUPPORTED or FL_NOT_FOUND with a sentence that names the file, field or tensor; FL_FULL without memory. */
 fl_status model_map(model **out, const char *path, fl_err *err);
 
@@ -46,7 +48,7 @@ fl_status model_open(model **out, const char *path, ops *o, int32_t n_rows_max, 
 void      model_close(model *m);                         /* accepts NULL */
 
 const model_config *model_describe(const model *m);
-const safetensors  *model_weights(const model *m);       /* NULL when they are random */
+const weight_files *model_weights(const model *m);       /* NULL when they are random */
 int32_t model_context(const model *m);
 dtype   model_dtype(const model *m);                     /* of the embedding table */
 

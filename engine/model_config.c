@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "engine/gguf_config.h"
 #include "kernels/ops.h"
 #include "proto/json_load.h"
 #include "proto/detok.h"
@@ -119,12 +120,12 @@ static const family_traits *find_family(const char *model_type)
     return NULL;
 }
 
-static fl_status refuse_family(const char *model_type, fl_err *err)
+static fl_status refuse_family(const char *file, const char *model_type, fl_err *err)
 {
     char known[256];
     size_t used = 0;
     for (size_t i = 0; i < N_FAMILIES; i++) used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", families[i].name);
-    return fl_fail(err, FL_UNSUPPORTED, "config.json: the architecture \"%.64s\" is unknown; known ones are %s", model_type, known);
+    return fl_fail(err, FL_UNSUPPORTED, "%s: the architecture \"%.64s\" is unknown; known ones are %s", file, model_type, known);
 }
 
 /* ---- rotation ---- */
@@ -394,6 +395,7 @@ static void read_attention(model_config *c, field_reader *r, const family_traits
         if (read_flag(r, "use_bidirectional_attention", false)) refuse(r, FL_UNSUPPORTED, "use_bidirectional_attention", "true is not supported: this engine generates text");
     }
     c->attention_scale = (float)(1.0 / sqrt(scalar));
+    c->norm_add = family->has_linear || is_family(family, "gemma3") ? 1.0f : 0.0f;
     if (!is_family(family, "laguna")) return;
     const json_t *gating = get(r, "gating");
     const char *grain = json_string_value(gating);
@@ -451,26 +453,22 @@ static fl_status load_object(json_t **object, const char *file, const char *json
     return fl_fail(err, FL_CORRUPT, "%s: not a JSON object", file);
 }
 
-fl_status model_config_parse(model_config *config, const char *json, size_t json_bytes, const char *generation, size_t generation_bytes, fl_err *err)
+fl_status model_config_make(model_config *config, const json_t *root, const json_t *generation, const char *root_name, const char *generation_name, fl_err *err)
 {
     fl_status status = FL_OK;
     model_config c = { 0 };
-    json_t *root = NULL, *settings = NULL;
-    if ((status = load_object(&root, "config.json", json, json_bytes, err)) != FL_OK) goto done;
-    if (generation && (status = load_object(&settings, "generation_config.json", generation, generation_bytes, err)) != FL_OK) goto done;
-
     const json_t *text = json_object_get(root, "text_config");
     if (!json_is_object(text) && json_is_object(json_object_get(root, "vision_config"))) {
-        status = fl_fail(err, FL_UNSUPPORTED, "config.json: there is a vision_config but no text_config; a model without a text part cannot generate text");
+        status = fl_fail(err, FL_UNSUPPORTED, "%s: there is a vision_config but no text_config; a model without a text part cannot generate text", root_name);
         goto done;
     }
-    field_reader top = { root, "config.json", FL_OK, err };
-    field_reader model = { json_is_object(text) ? text : root, "config.json", FL_OK, err };
+    field_reader top = { root, root_name, FL_OK, err };
+    field_reader model = { json_is_object(text) ? text : root, root_name, FL_OK, err };
     const char *type = json_string_value(get(&model, "model_type"));
     if (!type) type = json_string_value(get(&top, "model_type"));
-    if (!type) { status = fl_fail(err, FL_CORRUPT, "config.json: model_type is missing"); goto done; }
+    if (!type) { status = fl_fail(err, FL_CORRUPT, "%s: model_type is missing", root_name); goto done; }
     const family_traits *family = find_family(type);
-    if (!family) { status = refuse_family(type, err); goto done; }
+    if (!family) { status = refuse_family(root_name, type, err); goto done; }
     snprintf(c.architecture, sizeof c.architecture, "%s", family->name);
 
     bool says_eos = json_object_get(root, "eos_token_id") || json_object_get(model.object, "eos_token_id");
@@ -479,15 +477,25 @@ fl_status model_config_parse(model_config *config, const char *json, size_t json
     if (model.object != root) read_eos(&c, &top);
     if (top.status == FL_OK && model.status == FL_OK) read_model(&c, &model, &top, family);
     if ((status = top.status) != FL_OK || (status = model.status) != FL_OK) goto done;
-    field_reader defaults = { settings, "generation_config.json", FL_OK, err };
+    field_reader defaults = { generation, generation_name, FL_OK, err };
     read_generation(&c, &defaults);
     if ((status = defaults.status) != FL_OK) goto done;
     *config = c;
     c.layers = NULL;                                     /* ownership moved to the caller */
 done:
+    model_config_fini(&c);
+    return status;
+}
+
+fl_status model_config_parse(model_config *config, const char *json, size_t json_bytes, const char *generation, size_t generation_bytes, fl_err *err)
+{
+    static const char root_name[] = "config.json", generation_name[] = "generation_config.json";
+    json_t *root = NULL, *settings = NULL;
+    fl_status status = load_object(&root, root_name, json, json_bytes, err);
+    if (status == FL_OK && generation) status = load_object(&settings, generation_name, generation, generation_bytes, err);
+    if (status == FL_OK) status = model_config_make(config, root, settings, root_name, generation_name, err);
     json_decref(root);
     json_decref(settings);
-    model_config_fini(&c);
     return status;
 }
 
@@ -517,13 +525,23 @@ done:
     return status;
 }
 
-fl_status model_config_read(model_config *config, const char *model_dir, fl_err *err)
+static fl_status read_gguf(model_config *config, const char *path, fl_err *err)
 {
+    gguf *g = NULL;
+    fl_status status = gguf_open(&g, path, err);
+    if (status == FL_OK) status = gguf_config_read(config, g, err);
+    gguf_close(g);
+    return status;
+}
+
+fl_status model_config_read(model_config *config, const char *path, fl_err *err)
+{
+    if (gguf_is_path(path)) return read_gguf(config, path, err);
     char *json = NULL, *generation = NULL;
     size_t json_bytes = 0, generation_bytes = 0;
-    fl_status status = read_text(&json, &json_bytes, model_dir, "config.json", err);
+    fl_status status = read_text(&json, &json_bytes, path, "config.json", err);
     if (status == FL_OK) {
-        status = read_text(&generation, &generation_bytes, model_dir, "generation_config.json", err);
+        status = read_text(&generation, &generation_bytes, path, "generation_config.json", err);
         if (status == FL_NOT_FOUND) status = FL_OK;      /* optional: OpenAI's defaults then */
     }
     if (status == FL_OK) status = model_config_parse(config, json, json_bytes, generation, generation_bytes, err);
@@ -535,7 +553,9 @@ fl_status model_config_read(model_config *config, const char *model_dir, fl_err 
 void model_config_fini(model_config *config)
 {
     free(config->layers);
+    free(config->rope_factors);
     config->layers = NULL;
+    config->rope_factors = NULL;
 }
 
 cache_needs model_config_caches(const model_config *c)

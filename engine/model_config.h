@@ -1,4 +1,4 @@
-/* model_config.h - what config.json and generation_config.json say, in one form, every size range-checked.
+/* model_config.h - what config.json and generation_config.json, or a GGUF file's metadata (gguf_config.h), say, in one form, every size range-checked.
  * Source   transformers 5.17 (rope_parameters, one for all layers or one a layer type, where the inner partial_rotary_factor wins) and 4 (rope_theta,
  *          rope_scaling with rope_type or type, rope_local_base_freq, partial_rotary_factor at top level); a text model nested in text_config;
  *          layer_types, full_attention_interval or sliding_window_pattern; num_experts or num_local_experts. An absent field means what the reference's
@@ -8,6 +8,7 @@
 #ifndef ENGINE_MODEL_CONFIG_H
 #define ENGINE_MODEL_CONFIG_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -25,7 +26,10 @@ typedef struct {
 } layer_config;
 
 /* Gated DeltaNet layers; n_k_heads 0 = the model has none. */
-typedef struct { int32_t n_k_heads, n_v_heads, k_dim, v_dim, conv_width; } linear_config;
+typedef struct {
+    int32_t n_k_heads, n_v_heads, k_dim, v_dim, conv_width;
+    bool is_tiled;                   /* the order of value heads: h uses key head h mod n_k_heads (GGUF), else h / (n_v_heads / n_k_heads) */
+} linear_config;
 
 /* Mixture of experts; n_experts 0 = dense. */
 typedef struct {
@@ -44,6 +48,7 @@ typedef struct {
     float attention_scale;           /* of q k^T: head_dim^-1/2, or query_pre_attn_scalar^-1/2 */
     float logit_softcap;             /* of the logits; 0 = none */
     float norm_eps;
+    float norm_add;                  /* to the weights of norms: 1 where they are stored as w - 1 */
     int32_t ff;                      /* of a dense MLP; 0 when every layer is a mixture */
     bool attention_bias, mlp_bias, tied_head;
     bool gate_per_head;              /* laguna: one attention gate a head, else one an element */
@@ -52,6 +57,7 @@ typedef struct {
     linear_config linear;
     moe_config moe;
     layer_config *layers;            /* owned [n_layers] */
+    float *rope_factors;             /* owned; rope[].factors points to it; NULL without */
     int32_t eos_ids[EOS_IDS_MAX]; int32_t n_eos;         /* generation_config.json's, else config.json's */
     float temperature, top_p, min_p, repetition_penalty; int32_t top_k;  /* generation_config.json; OpenAI's defaults where absent, top_k 0 = off */
 } model_config;
@@ -64,12 +70,15 @@ typedef struct {
 } cache_needs;
 cache_needs model_config_caches(const model_config *config);
 
-/* Read model_dir/config.json and, when there, generation_config.json. FL_NOT_FOUND without config.json; FL_UNSUPPORTED, naming field and value, for an
+/* Read path/config.json and, when there, generation_config.json, or the .gguf file at `path`. FL_NOT_FOUND without config.json; FL_UNSUPPORTED, naming field and value, for an
  * architecture, activation, rope type or quantization nothing here computes; FL_CORRUPT for a field outside its range. On failure *config is untouched. */
-fl_status model_config_read(model_config *config, const char *model_dir, fl_err *err);
+fl_status model_config_read(model_config *config, const char *path, fl_err *err);
 
 /* The same from JSON text; generation may be NULL. */
 fl_status model_config_parse(model_config *config, const char *json, size_t json_bytes, const char *generation, size_t generation_bytes, fl_err *err);
+
+/* The same from two objects, borrowed; generation may be NULL. The names are what sentences call them. */
+fl_status model_config_make(model_config *config, const json_t *root, const json_t *generation, const char *root_name, const char *generation_name, fl_err *err);
 void      model_config_fini(model_config *config);       /* accepts a zeroed config */
 
 #endif

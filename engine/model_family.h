@@ -9,16 +9,16 @@
 
 /* Bind context: where tensors come from and where views go. */
 typedef struct {
-    const safetensors *weights;      /* NULL: every tensor that is asked for is there, with random values of random_seed */
+    const weight_files *weights;     /* NULL: every tensor that is asked for is there, with random values of random_seed */
     uint64_t random_seed;
-    float norm_add;                  /* the family's: random norms are near 1 - norm_add */
     weight_store *store;             /* where values go on a device; NULL: they stay mapped (or, when dry, nobody asks where) */
     const model_config *config;
     const char *prefix;              /* of the text model's tensors: "model.", "model.language_model." ... */
     fl_arena *arena;                 /* of views; lives as long as the model */
     bool is_dry;                     /* names, shapes and dtypes are checked, a store measures; no value is read, nothing is expanded */
-    fl_arena *values;                /* where F8_E4M3 weights are expanded to; lives as long as the model */
-    size_t *expanded_bytes;          /* grows with what they take as fp32, also when dry */
+    fl_arena *values;                /* where weights are made anew (model.h); lives as long as the model */
+    int32_t *quantized_cols;         /* grows to the most columns of a quantized weight */
+    size_t *expanded_bytes;          /* grows with what they take, also when dry */
 } bind_context;
 
 /* Activations in the device's memory, laid out one behind the other. Without a base they are only measured, so that what is taken is known before it is. */
@@ -26,7 +26,8 @@ typedef struct { uint8_t *base; size_t n_bytes; } scratch_space;
 void *scratch_take(scratch_space *s, size_t n_bytes);    /* 256-byte aligned; NULL while measured */
 
 /* A matrix from rows * cols values named prefix + name (name is a printf format). Shapes [rows, cols], or [cols] when rows is 1, or
- * [rows, 1, cols] (a depthwise convolution). BF16, F16 and F32 stay in the mapping; F8_E4M3 is expanded. FL_NOT_FOUND, FL_CORRUPT (shape, NaN) or FL_UNSUPPORTED (dtype), naming file and tensor. */
+ * [rows, 1, cols] (a depthwise convolution). Values stay in the mapping or are made anew (model.h). FL_NOT_FOUND, FL_CORRUPT (shape, NaN) or FL_UNSUPPORTED (dtype; a vector of a
+ * quantized type), naming file and tensor. */
 fl_status bind_weight(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...) __attribute__((format(printf, 6, 7)));
 
 /* The same of what is no factor of a product: norms, biases, taps of a convolution. On a device it is fp32. */
@@ -52,7 +53,6 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    float norm_add;                  /* rms_norm's w_add of the final norm */
     size_t scratch_bytes;            /* of the struct, on the host, whose pointers plan sets */
     fl_status (*bind)(void **weights, const bind_context *c, fl_err *err);                       /* everything in c->arena */
     void (*plan)(void *scratch, const model_config *config, const ops *o, int32_t n_rows_max, scratch_space *space);

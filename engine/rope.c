@@ -84,4 +84,5 @@ void rope_inv_freq(float *inv_freq, const rope_config *rope)
     case ROPE_YARN: stretch_yarn(inv_freq, turn, rope); break;
     case ROPE_LLAMA3: stretch_llama3(inv_freq, rope); break;
     }
+    for (int32_t i = 0; rope->factors && i < half; i++) inv_freq[i] = inv_freq[i] / rope->factors[i];
 }

@@ -18,6 +18,7 @@ typedef struct {
     double beta_fast, beta_slow;     /* yarn: turns over the original context above which a pair is kept, below which it is divided */
     bool   truncate;                 /* yarn: the ramp begins and ends at whole pairs */
     double attention_factor;         /* yarn: of cos and sin; 0 = 0.1 ln(factor) + 1 */
+    const float *factors;            /* borrowed [n_rot / 2]: what each frequency is divided by after all that, each > 0; NULL = nothing */
     double low_factor, high_factor;  /* llama3: original_context / wavelength below which a pair is divided, above which it is kept; high > low > 0 */
 } rope_config;
 

@@ -7,25 +7,10 @@
 #ifndef ENGINE_SAFETENSORS_H
 #define ENGINE_SAFETENSORS_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "kernels/ops.h"
+#include "engine/tensor.h"
 #include "proto/status.h"
-
-#define TENSOR_DIMS_MAX 8
-
-typedef struct {
-    const char *name, *file;         /* borrowed from the safetensors; file: the name of the one that holds it */
-    const char *dtype_name;          /* "BF16" */
-    bool is_weight;                  /* dtype below is valid: BF16, F16 or F32 */
-    bool is_fp8;                     /* F8_E4M3: a weight beside its scales (fp8.h) */
-    dtype type;
-    int32_t n_dims;
-    int64_t shape[TENSOR_DIMS_MAX];
-    const uint8_t *data;             /* borrowed from the mapping */
-    uint64_t n_bytes;
-} tensor;
 
 typedef struct safetensors safetensors;
 
@@ -42,8 +27,5 @@ const tensor *safetensors_find(const safetensors *st, const char *name); /* NULL
 
 size_t   safetensors_file_count(const safetensors *st);                  /* in order of file names */
 const uint8_t *safetensors_header(const safetensors *st, size_t file, size_t *n_bytes);   /* the length word and the JSON of one file */
-
-/* FL_CORRUPT, naming tensor and index, when a value of a BF16, F16, F32 or F8_E4M3 tensor is NaN or infinite. Reads all of it once. */
-fl_status tensor_check_finite(const tensor *t, fl_err *err);
 
 #endif

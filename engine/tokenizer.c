@@ -3,6 +3,7 @@
 #include "proto/json_load.h"
 #include "engine/added_tokens.h"
 #include "engine/bpe.h"
+#include "engine/gguf_tokenizer.h"
 #include "engine/normalize.h"
 #include "engine/pretokenize.h"
 #include "engine/token_decoder.h"
@@ -10,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -128,6 +130,36 @@ static fl_status build(tokenizer *t, const json_t *root, fl_err *err)
     return read_post_processor(t, json_object_get(root, "post_processor"), 0, err);
 }
 
+static fl_status open_root(tokenizer **out, const json_t *root, fl_err *err)
+{
+    tokenizer *t = calloc(1, sizeof *t);
+    if (!t) return fl_fail(err, FL_FULL, "tokenizer: no memory");
+    fl_status st = build(t, root, err);
+    if (st == FL_OK) *out = t;
+    else tokenizer_close(t);
+    return st;
+}
+
+static fl_status open_gguf(tokenizer **out, const char *path, fl_err *err)
+{
+    gguf *g = NULL;
+    json_t *root = NULL;
+    fl_status st = gguf_open(&g, path, err);
+    if (st == FL_OK) st = gguf_tokenizer_make(&root, g, err);
+    gguf_close(g);
+    if (st == FL_OK) st = open_root(out, root, err);
+    json_decref(root);
+    return st;
+}
+
+fl_status tokenizer_open_model(tokenizer **out, const char *model, fl_err *err)
+{
+    char path[4096];
+    if (gguf_is_path(model)) return open_gguf(out, model, err);
+    if (snprintf(path, sizeof path, "%s/tokenizer.json", model) >= (int)sizeof path) return fl_fail(err, FL_INVALID, "tokenizer: the model's path is too long");
+    return tokenizer_open(out, path, err);
+}
+
 fl_status tokenizer_open(tokenizer **out, const char *path, fl_err *err)
 {
     char *text = NULL;
@@ -136,20 +168,11 @@ fl_status tokenizer_open(tokenizer **out, const char *path, fl_err *err)
     json_t *root = NULL;
     fl_status st = read_file(path, &text, &n_bytes, err);
     if (st != FL_OK) return st;
-    tokenizer *t = calloc(1, sizeof *t);
-    if (!t) { st = fl_fail(err, FL_FULL, "tokenizer: no memory"); goto done; }
     snprintf(what, sizeof what, "tokenizer: %s", path);
     st = fl_json_load(&root, what, text, n_bytes, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, err);
     free(text);
-    text = NULL;
-    if (st != FL_OK) goto done;
-    if ((st = build(t, root, err)) != FL_OK) goto done;
-    *out = t;
-    t = NULL;
-done:
-    free(text);
+    if (st == FL_OK) st = open_root(out, root, err);
     json_decref(root);
-    tokenizer_close(t);
     return st;
 }
 

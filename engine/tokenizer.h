@@ -1,4 +1,4 @@
-/* tokenizer.h - tokenizer.json: byte-level BPE with its normalizer, pre-tokenizer, added tokens and post-processor.
+/* tokenizer.h - tokenizer.json, or the vocabulary of a GGUF file (gguf_tokenizer.h): byte-level BPE with its normalizer, pre-tokenizer, added tokens and post-processor.
  * Source   Hugging Face tokenizers' file format; the ids equal that library's on every input.
  * Threads  a tokenizer is immutable after open; encode may be called from any thread. */
 #ifndef ENGINE_TOKENIZER_H
@@ -14,6 +14,9 @@ typedef struct tokenizer tokenizer;
 
 /* Read `path` (a tokenizer.json). FL_NOT_FOUND without the file; FL_CORRUPT or FL_UNSUPPORTED with a sentence that names the part. */
 fl_status tokenizer_open(tokenizer **out, const char *path, fl_err *err);
+
+/* The tokenizer of the model directory or .gguf file `model`; fails likewise. */
+fl_status tokenizer_open_model(tokenizer **out, const char *model, fl_err *err);
 void      tokenizer_close(tokenizer *t);                                 /* accepts NULL */
 int32_t   tokenizer_vocab(const tokenizer *t);                           /* largest id + 1 */
 

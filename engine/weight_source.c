@@ -3,6 +3,23 @@
 #include "engine/fp8.h"
 #include "kernels/quant.h"
 
+int64_t weight_source_row(const weight_source *s, int64_t r)
+{
+    if (s->change != GGUF_TURNED_QUERIES && s->change != GGUF_TURNED_KEYS) return r;
+    const int64_t half = s->head_dim / 2, in_head = r % s->head_dim;
+    return r - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
+}
+
+/* -exp(A_log) back to A_log. */
+static fl_status undo_decays(float *values, const weight_source *s, fl_err *err)
+{
+    for (int32_t i = 0; i < s->cols; i++) {
+        if (!(values[i] < 0.0f)) return fl_fail(err, FL_CORRUPT, "%s: value %d of tensor %s is %g, and a decay must be below 0", s->t->file, i, s->t->name, (double)values[i]);
+        values[i] = fl_logf(-values[i]);
+    }
+    return FL_OK;
+}
+
 fl_status weight_source_read(float *out, const weight_source *s, int64_t first, int32_t n_rows, fl_err *err)
 {
     if (s->t->is_fp8) {
@@ -11,6 +28,10 @@ fl_status weight_source_read(float *out, const weight_source *s, int64_t first, 
         return st;
     }
     const size_t row_bytes = dtype_row_bytes(s->t->type, s->cols);
-    for (int32_t i = 0; i < n_rows; i++) dtype_decode(out + (size_t)i * (size_t)s->cols, s->t->type, s->t->data + ((size_t)first + (size_t)i) * row_bytes, s->cols);
-    return FL_OK;
+    if (s->rows == 1 && s->change != GGUF_AS_IS && s->change != GGUF_DECAY) {        /* a turned bias */
+        for (int32_t i = 0; i < s->cols; i++) dtype_decode(out + i, s->t->type, s->t->data + (size_t)weight_source_row(s, i) * dtype_row_bytes(s->t->type, 1), 1);
+        return FL_OK;
+    }
+    for (int32_t i = 0; i < n_rows; i++) dtype_decode(out + (size_t)i * (size_t)s->cols, s->t->type, s->t->data + (size_t)weight_source_row(s, first + i) * row_bytes, s->cols);
+    return s->change == GGUF_DECAY ? undo_decays(out, s, err) : FL_OK;
 }

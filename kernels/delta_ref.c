@@ -28,11 +28,11 @@ static double inverse_length(const float *x, int32_t n)
 }
 
 void ref_gated_delta(double *out, const float *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, double *state, int32_t n_k_heads,
-                     int32_t n_v_heads, int32_t dk, int32_t dv, const ops_batch *b)
+                     int32_t n_v_heads, bool is_tiled, int32_t dk, int32_t dv, const ops_batch *b)
 {
     for (int32_t r = 0; r < b->n_rows; r++, qkv += 2 * n_k_heads * dk + n_v_heads * dv)
         for (int32_t h = 0; h < n_v_heads; h++, out += dv) {
-            int32_t key_head = h / (n_v_heads / n_k_heads), at = r * n_v_heads + h;
+            int32_t key_head = is_tiled ? h % n_k_heads : h / (n_v_heads / n_k_heads), at = r * n_v_heads + h;
             const float *q = qkv + key_head * dk, *k = qkv + (n_k_heads + key_head) * dk, *v = qkv + 2 * n_k_heads * dk + h * dv;
             double *S = state + ((size_t)b->state_slots[b->seq_of_row[r]] * (size_t)n_v_heads + (size_t)h) * (size_t)(dk * dv);
             double q_by = inverse_length(q, dk) / sqrt(dk), k_by = inverse_length(k, dk);

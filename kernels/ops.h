@@ -163,11 +163,11 @@ struct ops {
      * before the first row (zeros at position 0: the op clears it itself) and is advanced; y may not be x */
     void (*conv_silu)(ops *o, act *y, const act *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width, const ops_batch *b);
     /* Gated delta rule (Yang et al. 2024, arXiv:2412.06464). qkv [n_rows, 2 * n_k_heads * dk + n_v_heads * dv] after conv: q and k are l2-normalized per
-     * head (x / sqrt(sum x^2 + 1e-6)), q scaled by dk^-1/2, value head h uses key head h / (n_v_heads / n_k_heads); decay = exp(-exp(a_log) *
+     * head (x / sqrt(sum x^2 + 1e-6)), q scaled by dk^-1/2, value head h uses key head h / (n_v_heads / n_k_heads), or h mod n_k_heads with is_tiled; decay = exp(-exp(a_log) *
      * softplus(a + dt_bias)), beta = sigmoid(b); per step S = S * decay; S += k (beta (v - S^T k))^T; out = S^T q. state [slot, n_v_heads, dk, dv] fp32,
      * cleared by the op at position 0. a, b [n_rows, n_v_heads]; out [n_rows, n_v_heads * dv]. Prefill and decode form. */
     void (*gated_delta)(ops *o, act *out, const act *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, float *state,
-                        int32_t n_k_heads, int32_t n_v_heads, int32_t dk, int32_t dv, const ops_batch *b);
+                        int32_t n_k_heads, int32_t n_v_heads, bool is_tiled, int32_t dk, int32_t dv, const ops_batch *b);
     /* x [n_rows, n_heads, dim] = w * x / sqrt(mean(x^2) + eps) * silu(z), head by head, in place */
     void (*gated_rms_norm)(ops *o, act *x, const act *z, const weight *w, float eps, int32_t n_rows, int32_t n_heads, int32_t dim);
     /* y[r, i] = silu(gate[r, i]) * up[r, i]; y may be gate */

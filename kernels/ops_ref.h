@@ -38,7 +38,7 @@ void ref_attention(double *out, const float *q, int32_t q_stride, int32_t q_head
 /* delta_ref.c */
 void ref_conv_silu(double *y, const float *x, int32_t x_stride, const weight *w, double *state, int32_t n_channels, int32_t width, const ops_batch *b);
 void ref_gated_delta(double *out, const float *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, double *state, int32_t n_k_heads,
-                     int32_t n_v_heads, int32_t dk, int32_t dv, const ops_batch *b);
+                     int32_t n_v_heads, bool is_tiled, int32_t dk, int32_t dv, const ops_batch *b);
 
 /* moe_ref.c */
 void ref_moe_route(int32_t *ids, double *weights, const float *logits, int32_t n_rows, int32_t n_experts, int32_t top_k, bool renormalize);

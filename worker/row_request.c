@@ -14,25 +14,21 @@
 struct row_maker {
     const engine_info *info;         /* borrowed */
     tokenizer *tokenizer;            /* owned; NULL when the model has none */
-    char model_dir[PATH_MAX];
+    char model[PATH_MAX];
     bool chat_opened;                /* the first chat row does it */
     chat_template *chat;             /* owned; NULL when chats cannot be rendered: chat_status and chat_why say why */
     fl_status chat_status;
     fl_err chat_why;
 };
 
-fl_status row_maker_open(row_maker **out, const char *model_dir, const engine_info *info, fl_err *err)
+fl_status row_maker_open(row_maker **out, const char *model, const engine_info *info, fl_err *err)
 {
     fl_status st = FL_OK;
-    char path[PATH_MAX + 16];
     row_maker *maker = calloc(1, sizeof *maker);
     if (!maker) return fl_fail(err, FL_FULL, "worker: no memory for the tokenizer");
     maker->info = info;
-    snprintf(maker->model_dir, sizeof maker->model_dir, "%s", model_dir);
-    if (info->has_tokenizer) {
-        snprintf(path, sizeof path, "%s/tokenizer.json", maker->model_dir);
-        if ((st = tokenizer_open(&maker->tokenizer, path, err)) != FL_OK) goto done;
-    }
+    snprintf(maker->model, sizeof maker->model, "%s", model);
+    if (info->has_tokenizer && (st = tokenizer_open_model(&maker->tokenizer, model, err)) != FL_OK) goto done;
     *out = maker;
     maker = NULL;
 done:
@@ -111,8 +107,8 @@ static fl_status take_chat(row_maker *maker, row_request *request, const job_set
 {
     if (!maker->chat_opened) {
         maker->chat_opened = true;
-        maker->chat_status = chat_template_open(&maker->chat, maker->model_dir, &maker->chat_why);
-        if (maker->chat_status != FL_OK) fl_log(FL_LOG_WARN, "chat rows of %s cannot be served here: %s", maker->model_dir, maker->chat_why.text);
+        maker->chat_status = chat_template_open(&maker->chat, maker->model, &maker->chat_why);
+        if (maker->chat_status != FL_OK) fl_log(FL_LOG_WARN, "chat rows of %s cannot be served here: %s", maker->model, maker->chat_why.text);
     }
     /* The model's own files are at fault, so every worker says the same; anything else is this machine's. */
     bool is_models = maker->chat_status == FL_NOT_FOUND || maker->chat_status == FL_CORRUPT || maker->chat_status == FL_UNSUPPORTED;
@@ -131,7 +127,7 @@ static fl_status take_prompt(row_maker *maker, row_request *request, const job_s
 {
     fl_status st;
     if (request->row.prompt_kind == ROW_PROMPT_IDS) st = take_ids(request, maker->info->n_vocab, refusal);
-    else if (!maker->tokenizer) st = refuse(refusal, ROW_NO_TOKENIZER, "the model has no tokenizer.json: give the prompt as token ids");
+    else if (!maker->tokenizer) st = refuse(refusal, ROW_NO_TOKENIZER, "the model has no tokenizer: give the prompt as token ids");
     else if (request->row.prompt_kind == ROW_PROMPT_MESSAGES) st = take_chat(maker, request, job, refusal, err);
     else st = take_text(maker, request, job, request->row.text, request->row.text_bytes, true, refusal, err);
     if (st == FL_OK && request->n_prompt == 0) st = refuse(refusal, ROW_INVALID_REQUEST, "the prompt is empty: the model needs at least one token to start from");

@@ -23,8 +23,8 @@ typedef struct {
 
 typedef struct row_maker row_maker;  /* the text side of one model: tokenizer and chat template */
 
-/* `info` is borrowed for the maker's life. A model without tokenizer or template is fine (rows that need them are refused); a bad tokenizer.json fails. */
-fl_status row_maker_open(row_maker **out, const char *model_dir, const engine_info *info, fl_err *err);
+/* `info` is borrowed for the maker's life. A model without tokenizer or template is fine (rows that need them are refused); a bad tokenizer fails. */
+fl_status row_maker_open(row_maker **out, const char *model, const engine_info *info, fl_err *err);
 void      row_maker_close(row_maker *maker);             /* accepts NULL */
 
 typedef struct {

@@ -90,7 +90,7 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
     worker_options parsed = { .device = "cpu", .precision = "16" };
     const option options[] = {
         {"--connect", OPTION_TEXT, "ENDPOINT", "the coordinator: tcp://127.0.0.1:PORT or ipc:///PATH (required)", &parsed.connect, 0, 0},
-        {"--model", OPTION_TEXT, "PATH", "a model directory, or demo for the model that ships (required to generate)", &parsed.model, 0, 0},
+        {"--model", OPTION_TEXT, "PATH", "a model directory, a .gguf file, or demo for the model that ships (required to generate)", &parsed.model, 0, 0},
         {"--device", OPTION_TEXT, "cpu|cuda:N", "where to compute (default cpu)", &parsed.device, 0, 0},
         {"--precision", OPTION_TEXT, "16|f32", "what a GPU computes in: bf16 (f16 before sm_80; default), or fp32 to find errors with", &parsed.precision, 0, 0},
         {"--gpu-share", OPTION_NUMBER, "N", "workers that share the GPU's memory in equal parts (default 1)", &share, 1, 64},
@@ -122,7 +122,7 @@ int worker_options_parse(worker_options *out, int argc, char **argv)
     int status = check_device(&parsed);
     if (status < 0) status = read_roles(&parsed, roles);
     if (status >= 0) return status;
-    if (parsed.generates && !parsed.model) return usage("--model is missing: give a model directory, or demo");
+    if (parsed.generates && !parsed.model) return usage("--model is missing: give a model directory, a .gguf file, or demo");
     if (!parsed.connect && serve < 0) return usage("--connect is missing: give the coordinator's endpoint, such as tcp://127.0.0.1:7070");
     if (parsed.connect && serve >= 0) return usage("--connect and --serve exclude each other");
     if (serve >= 0 && parsed.generates && parsed.grades) return usage("--serve takes one role");

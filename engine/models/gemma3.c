@@ -3,7 +3,7 @@
  *
  *        sqrt(hidden) embed ── norm ── attention ── norm ──(+)── norm ── MLP ── norm ──(+)── next layer
  *
- * Norm weights are stored as w - 1 (norm_add 1). */
+ * Checkpoints store norm weights as w - 1, GGUF files as w (norm_add). */
 #include "engine/models/parts.h"
 
 #include <math.h>
@@ -48,20 +48,20 @@ static void gemma3_forward(const family_view *v, const ops_batch *b, kv_cache *k
         const layer_weights *w = &layers[i];
         const ops_kv layer_kv = kv_cache_layer(kv, i);
         /* attention */
-        if (i == 0) o->rms_norm(o, s->h, x, &w->input_norm, 1.0f, m->norm_eps, n, m->hidden);
-        else o->add_rms_norm(o, s->h, x, s->d, &w->input_norm, 1.0f, m->norm_eps, n, m->hidden);
-        run_attention(v, s, &w->attention, &m->layers[i], 1.0f, &layer_kv, b);
+        if (i == 0) o->rms_norm(o, s->h, x, &w->input_norm, m->norm_add, m->norm_eps, n, m->hidden);
+        else o->add_rms_norm(o, s->h, x, s->d, &w->input_norm, m->norm_add, m->norm_eps, n, m->hidden);
+        run_attention(v, s, &w->attention, &m->layers[i], m->norm_add, &layer_kv, b);
         o->linear(o, s->d, s->mixed, &w->attention.o, &w->attention.o_bias, n);
-        o->act_rms_norm(o, s->d, s->d, &w->attention_norm, 1.0f, m->norm_eps, n, m->hidden);
+        o->act_rms_norm(o, s->d, s->d, &w->attention_norm, m->norm_add, m->norm_eps, n, m->hidden);
         /* MLP */
-        o->add_rms_norm(o, s->h, x, s->d, &w->pre_norm, 1.0f, m->norm_eps, n, m->hidden);
+        o->add_rms_norm(o, s->h, x, s->d, &w->pre_norm, m->norm_add, m->norm_eps, n, m->hidden);
         o->linear(o, s->gate, s->h, &w->mlp.gate, &none, n);
         o->linear(o, s->up, s->h, &w->mlp.up, &none, n);
         o->geglu(o, s->gate, s->gate, s->up, n, m->ff);
         o->linear(o, s->d, s->gate, &w->mlp.down, &none, n);
-        o->act_rms_norm(o, s->d, s->d, &w->post_norm, 1.0f, m->norm_eps, n, m->hidden);
+        o->act_rms_norm(o, s->d, s->d, &w->post_norm, m->norm_add, m->norm_eps, n, m->hidden);
     }
     o->add(o, x, s->d, n, m->hidden);
 }
 
-const model_family gemma3_family = { "gemma3", 1.0f, sizeof(layer_scratch), gemma3_bind, plan_layers, gemma3_forward };
+const model_family gemma3_family = { "gemma3", sizeof(layer_scratch), gemma3_bind, plan_layers, gemma3_forward };

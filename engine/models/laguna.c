@@ -110,4 +110,4 @@ static void laguna_forward(const family_view *v, const ops_batch *b, kv_cache *k
     o->add(o, x, s->d, n, m->hidden);
 }
 
-const model_family laguna_family = { "laguna", 0.0f, sizeof(laguna_scratch), laguna_bind, laguna_plan, laguna_forward };
+const model_family laguna_family = { "laguna", sizeof(laguna_scratch), laguna_bind, laguna_plan, laguna_forward };

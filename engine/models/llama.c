@@ -49,4 +49,4 @@ static void llama_forward(const family_view *v, const ops_batch *b, kv_cache *kv
     o->add(o, x, s->d, b->n_rows, m->hidden);
 }
 
-const model_family llama_family = { "llama", 0.0f, sizeof(layer_scratch), llama_bind, plan_layers, llama_forward };
+const model_family llama_family = { "llama", sizeof(layer_scratch), llama_bind, plan_layers, llama_forward };

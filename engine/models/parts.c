@@ -54,6 +54,11 @@ fl_status bind_experts(expert_weights *w, const bind_context *c, int32_t i, fl_e
         }
         return st;
     }
+    if (bind_has(c, "layers.%d.mlp.experts.gate_proj", i)) {
+        st = bind_stack(w->gate, c, n, ff, m->hidden, err, "layers.%d.mlp.experts.gate_proj", i);
+        if (st == FL_OK) st = bind_stack(w->up, c, n, ff, m->hidden, err, "layers.%d.mlp.experts.up_proj", i);
+        return st == FL_OK ? bind_stack(w->down, c, n, m->hidden, ff, err, "layers.%d.mlp.experts.down_proj", i) : st;
+    }
     for (int32_t e = 0; st == FL_OK && e < n; e++) {
         st = bind_weight(&w->gate[e], c, ff, m->hidden, err, "layers.%d.mlp.experts.%d.gate_proj.weight", i, e);
         if (st == FL_OK) st = bind_weight(&w->up[e], c, ff, m->hidden, err, "layers.%d.mlp.experts.%d.up_proj.weight", i, e);

@@ -29,7 +29,8 @@ fl_status bind_attention(attention_weights *w, const bind_context *c, int32_t i,
 /* layers.i.PART.{gate,up,down}_proj of width ff. */
 fl_status bind_mlp(mlp_weights *w, const bind_context *c, int32_t i, const char *part, int32_t ff, fl_err *err);
 
-/* Layer i's mlp.gate and mlp.experts: three tensors an expert, or fused: gate above up in gate_up_proj [n_experts, 2 * ff, hidden], and down_proj. */
+/* Layer i's mlp.gate and mlp.experts: three tensors an expert, or stacks of all experts (gate_proj, up_proj, down_proj), or fused: gate above up in
+ * gate_up_proj [n_experts, 2 * ff, hidden], and down_proj. */
 fl_status bind_experts(expert_weights *w, const bind_context *c, int32_t i, fl_err *err);
 
 /* Activations, [n_rows_max, ...] each. Buffers that are never in use at the same time are kept apart: they are small beside the KV pool. */

@@ -57,5 +57,5 @@ static void qwen3_forward(const family_view *v, const ops_batch *b, kv_cache *kv
     o->add(o, x, s->d, b->n_rows, m->hidden);
 }
 
-const model_family qwen3_family = { "qwen3", 0.0f, sizeof(layer_scratch), qwen3_bind, plan_layers, qwen3_forward };
-const model_family qwen3_moe_family = { "qwen3_moe", 0.0f, sizeof(layer_scratch), qwen3_bind, plan_layers, qwen3_forward };
+const model_family qwen3_family = { "qwen3", sizeof(layer_scratch), qwen3_bind, plan_layers, qwen3_forward };
+const model_family qwen3_moe_family = { "qwen3_moe", sizeof(layer_scratch), qwen3_bind, plan_layers, qwen3_forward };

@@ -3,7 +3,7 @@
  *
  *        x ── norm ── DeltaNet | attention ──(+)── norm ── MLP | experts + sigmoid(g) * shared ──(+)── next layer
  *
- * Norm weights are stored as w - 1 (norm_add 1), but for the gated norm of DeltaNet. Each attention head's query is followed by its output gate in
+ * Checkpoints store norm weights as w - 1 (norm_add), but for the gated norm of DeltaNet; GGUF files as w, and DeltaNet's value heads in another order (linear_config). Each attention head's query is followed by its output gate in
  * q_proj's rows, so query head h starts at h * 2 * head_dim and its gate head_dim later. */
 #include "engine/models/parts.h"
 
@@ -102,8 +102,8 @@ static void run_gated_attention(const family_view *v, layer_scratch *s, const at
     o->linear(o, s->q, s->h, &w->q, &w->q_bias, n);
     o->linear(o, s->k, s->h, &w->k, &w->k_bias, n);
     o->linear(o, s->v, s->h, &w->v, &w->v_bias, n);
-    o->head_norm_rope(o, s->q, q_stride, 2 * hd, m->n_heads, hd, &w->q_norm, 1.0f, m->norm_eps, &v->rope[0], b);
-    o->head_norm_rope(o, s->k, kv_stride, hd, m->n_kv_heads, hd, &w->k_norm, 1.0f, m->norm_eps, &v->rope[0], b);
+    o->head_norm_rope(o, s->q, q_stride, 2 * hd, m->n_heads, hd, &w->q_norm, m->norm_add, m->norm_eps, &v->rope[0], b);
+    o->head_norm_rope(o, s->k, kv_stride, hd, m->n_kv_heads, hd, &w->k_norm, m->norm_add, m->norm_eps, &v->rope[0], b);
     o->kv_write(o, kv, s->k, kv_stride, s->v, kv_stride, b);
     o->attention(o, s->mixed, s->q, q_stride, 2 * hd, m->n_heads, kv, m->attention_scale, 0, b);
     o->sigmoid_gate(o, s->mixed, act_at(o, s->q, (size_t)hd), q_stride, 2 * hd, m->n_heads, hd, n);
@@ -122,7 +122,7 @@ static void run_delta(const family_view *v, qwen_scratch *s, const delta_weights
     o->linear_f32(o, s->a, s->layer.h, &w->a, &none, n);
     o->linear_f32(o, s->b, s->layer.h, &w->b, &none, n);
     o->conv_silu(o, s->conv, s->qkv, channels, &w->conv, conv_state, channels, l->conv_width, b);
-    o->gated_delta(o, s->core, s->conv, s->a, s->b, &w->a_log, &w->dt_bias, delta_state, l->n_k_heads, l->n_v_heads, l->k_dim, l->v_dim, b);
+    o->gated_delta(o, s->core, s->conv, s->a, s->b, &w->a_log, &w->dt_bias, delta_state, l->n_k_heads, l->n_v_heads, l->is_tiled, l->k_dim, l->v_dim, b);
     o->gated_rms_norm(o, s->core, s->z, &w->norm, v->config->norm_eps, n, l->n_v_heads, l->v_dim);
     o->linear(o, s->layer.d, s->core, &w->out, &none, n);
 }
@@ -155,8 +155,8 @@ static void qwen_forward(const family_view *v, const ops_batch *b, kv_cache *kv,
     for (int32_t i = 0; i < m->n_layers; i++) {
         const layer_weights *w = &weights->layers[i];
         /* token mixer */
-        if (i == 0) o->rms_norm(o, s->h, x, &w->input_norm, 1.0f, m->norm_eps, b->n_rows, m->hidden);
-        else o->add_rms_norm(o, s->h, x, s->d, &w->input_norm, 1.0f, m->norm_eps, b->n_rows, m->hidden);
+        if (i == 0) o->rms_norm(o, s->h, x, &w->input_norm, m->norm_add, m->norm_eps, b->n_rows, m->hidden);
+        else o->add_rms_norm(o, s->h, x, s->d, &w->input_norm, m->norm_add, m->norm_eps, b->n_rows, m->hidden);
         if (m->layers[i].kind == LAYER_FULL_ATTENTION) {
             const ops_kv layer_kv = kv_cache_layer(kv, n_full++);
             run_gated_attention(v, s, &w->attention, &layer_kv, b);
@@ -165,12 +165,12 @@ static void qwen_forward(const family_view *v, const ops_batch *b, kv_cache *kv,
             n_linear++;
         }
         /* MLP, or experts in every layer */
-        o->add_rms_norm(o, s->h, x, s->d, &w->post_norm, 1.0f, m->norm_eps, b->n_rows, m->hidden);
+        o->add_rms_norm(o, s->h, x, s->d, &w->post_norm, m->norm_add, m->norm_eps, b->n_rows, m->hidden);
         if (m->layers[i].is_mixture) run_mixture(v, scratch, w, v->routing_ids[i], v->routing_weights[i], b->n_rows);
         else run_swiglu(o, s, s->d, &w->mlp, m->ff, b->n_rows);
     }
     o->add(o, x, s->d, b->n_rows, m->hidden);
 }
 
-const model_family qwen3_5_family = { "qwen3_5", 1.0f, sizeof(qwen_scratch), qwen_bind, qwen_plan, qwen_forward };
-const model_family qwen3_5_moe_family = { "qwen3_5_moe", 1.0f, sizeof(qwen_scratch), qwen_bind, qwen_plan, qwen_forward };
+const model_family qwen3_5_family = { "qwen3_5", sizeof(qwen_scratch), qwen_bind, qwen_plan, qwen_forward };
+const model_family qwen3_5_moe_family = { "qwen3_5_moe", sizeof(qwen_scratch), qwen_bind, qwen_plan, qwen_forward };

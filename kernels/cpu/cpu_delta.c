@@ -59,7 +59,7 @@ static void cpu_conv_silu(ops *o, float *y, const float *x, int32_t x_stride, co
 
 typedef struct {
     float *out; const float *qkv, *a, *b_gate; const weight *a_log, *dt_bias; float *state;
-    int32_t n_k_heads, n_v_heads, dk, dv, heads_per_item, n_head_items; const ops_batch *b;
+    int32_t n_k_heads, n_v_heads; bool is_tiled; int32_t dk, dv, heads_per_item, n_head_items; const ops_batch *b;
 } delta_arg;
 
 typedef struct { float decay[GATE_ROWS][LANES], beta[GATE_ROWS][LANES]; } delta_gates;
@@ -125,7 +125,7 @@ INLINE void delta_step(float *S, int32_t dk, int32_t dv, const float *q, const f
 static void delta_strip(const delta_arg *a, float *S, int32_t head, int32_t lane, int32_t c0, int32_t r0, int32_t r1, const delta_gates *gates)
 {
     int32_t dk = a->dk, dv = a->dv, columns = dv - c0 < STRIP ? dv - c0 : STRIP, n = (columns + LANES - 1) / LANES, left = columns - (n - 1) * LANES;
-    size_t key_head = (size_t)(head / (a->n_v_heads / a->n_k_heads)), n_keys = (size_t)a->n_k_heads * (size_t)dk;
+    size_t key_head = (size_t)(a->is_tiled ? head % a->n_k_heads : head / (a->n_v_heads / a->n_k_heads)), n_keys = (size_t)a->n_k_heads * (size_t)dk;
     size_t row_floats = 2 * n_keys + (size_t)a->n_v_heads * (size_t)dv;
     float q_scale = 1.0f / sqrtf((float)dk);
     float q[OPS_DELTA_K_MAX], k[OPS_DELTA_K_MAX];
@@ -169,11 +169,11 @@ static void delta_job(const void *arg, int32_t begin, int32_t end)
 }
 
 static void cpu_gated_delta(ops *o, float *out, const float *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, float *state,
-                            int32_t n_k_heads, int32_t n_v_heads, int32_t dk, int32_t dv, const ops_batch *b)
+                            int32_t n_k_heads, int32_t n_v_heads, bool is_tiled, int32_t dk, int32_t dv, const ops_batch *b)
 {
     FL_ASSERT(n_k_heads >= 1 && n_v_heads % n_k_heads == 0 && dk >= 1 && dk <= OPS_DELTA_K_MAX && dv >= 1);
     FL_ASSERT(a_log->n_rows * a_log->n_cols == n_v_heads && dt_bias->n_rows * dt_bias->n_cols == n_v_heads);
-    delta_arg arg = { out, qkv, a, b_gate, a_log, dt_bias, state, n_k_heads, n_v_heads, dk, dv, b->n_seqs >= MANY_SEQS ? LANES : 1, 0, b };
+    delta_arg arg = { out, qkv, a, b_gate, a_log, dt_bias, state, n_k_heads, n_v_heads, is_tiled, dk, dv, b->n_seqs >= MANY_SEQS ? LANES : 1, 0, b };
     arg.n_head_items = (n_v_heads + arg.heads_per_item - 1) / arg.heads_per_item;
     if (b->n_rows == 0) return;
     int32_t n_items = b->n_seqs * arg.n_head_items;

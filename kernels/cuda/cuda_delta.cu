@@ -121,7 +121,7 @@ template <typename T> static void cuda_conv_silu(ops *table, act *y, const act *
 /* ---- gated_delta ---- */
 
 template <typename T> struct delta_call {
-    T *out; const T *qkv; const float *a, *b, *a_log, *dt_bias; float *state; int32_t n_k_heads, n_v_heads, dk, dv;
+    T *out; const T *qkv; const float *a, *b, *a_log, *dt_bias; float *state; int32_t n_k_heads, n_v_heads; bool is_tiled; int32_t dk, dv;
     cuda_batch batch;
 };
 
@@ -140,7 +140,7 @@ static __device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 /* One token: S in registers (ROWS rows of the warp, COLUMNS columns of the lane) is advanced, its outputs are written. */
 template <typename T, int ROWS, int COLUMNS> static __device__ void delta_step(float (&S)[ROWS][COLUMNS], delta_shared &sh, const delta_call<T> &a, int row, int head, int column)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, key_head = head / (a.n_v_heads / a.n_k_heads);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, key_head = a.is_tiled ? head % a.n_k_heads : head / (a.n_v_heads / a.n_k_heads);
     const T *q = a.qkv + (size_t)row * (2 * a.n_k_heads * a.dk + a.n_v_heads * a.dv) + (size_t)key_head * a.dk, *k = q + (size_t)a.n_k_heads * a.dk;
     const T *v = a.qkv + (size_t)row * (2 * a.n_k_heads * a.dk + a.n_v_heads * a.dv) + 2 * (size_t)a.n_k_heads * a.dk + (size_t)head * a.dv;
     const int at = row * a.n_v_heads + head;
@@ -250,12 +250,12 @@ template <typename T, int COLUMNS> static void delta_runs(ops_cuda *o, const del
 }
 
 template <typename T> static void cuda_gated_delta(ops *table, act *out, const act *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias,
-                                                   float *state, int32_t n_k_heads, int32_t n_v_heads, int32_t dk, int32_t dv, const ops_batch *b)
+                                                   float *state, int32_t n_k_heads, int32_t n_v_heads, bool is_tiled, int32_t dk, int32_t dv, const ops_batch *b)
 {
     ops_cuda *o = cuda_of(table);
     FL_ASSERT(n_k_heads >= 1 && n_v_heads % n_k_heads == 0 && dk >= 1 && dk <= OPS_DELTA_K_MAX && a_log->type == DTYPE_F32 && dt_bias->type == DTYPE_F32 &&
               b->n_rows == o->batch.n_rows);
-    const delta_call<T> call = { (T *)out, (const T *)qkv, a, b_gate, (const float *)a_log->data, (const float *)dt_bias->data, state, n_k_heads, n_v_heads, dk, dv, o->batch };
+    const delta_call<T> call = { (T *)out, (const T *)qkv, a, b_gate, (const float *)a_log->data, (const float *)dt_bias->data, state, n_k_heads, n_v_heads, is_tiled, dk, dv, o->batch };
     /* Few prompts: narrow blocks, so that there are more of them. Many decode rows: wide loads. */
     delta_runs<T, 1>(o, call, "delta_prefill", o->batch.prefills, o->batch.n_prefills);
     if (dv % 4 == 0) delta_runs<T, 4>(o, call, "delta_decode", o->batch.decodes, o->batch.n_decodes);

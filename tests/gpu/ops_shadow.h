@@ -321,14 +321,14 @@ static void shadow_conv_silu(ops *o, act *y, const act *x, int32_t x_stride, con
 }
 
 static void shadow_gated_delta(ops *o, act *out, const act *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, float *state, int32_t n_k_heads,
-                               int32_t n_v_heads, int32_t dk, int32_t dv, const ops_batch *b)
+                               int32_t n_v_heads, bool is_tiled, int32_t dk, int32_t dv, const ops_batch *b)
 {
     ops *in = shadow_begin(o);
     const weight a_log_up = shadow_weight(o, a_log, true), dt_bias_up = shadow_weight(o, dt_bias, true);
     const act *qkv_up = in_acts(o, qkv, size_2(b->n_rows, 2 * n_k_heads * dk + n_v_heads * dv));
     const float *a_up = in_floats(o, a, size_2(b->n_rows, n_v_heads)), *b_up = in_floats(o, b_gate, size_2(b->n_rows, n_v_heads));
     float *states = out_floats(o, state, size_2(shadow_slots(b), n_v_heads * dk * dv));
-    in->gated_delta(in, out_acts(o, out, size_2(b->n_rows, n_v_heads * dv)), qkv_up, a_up, b_up, &a_log_up, &dt_bias_up, states, n_k_heads, n_v_heads, dk, dv, b);
+    in->gated_delta(in, out_acts(o, out, size_2(b->n_rows, n_v_heads * dv)), qkv_up, a_up, b_up, &a_log_up, &dt_bias_up, states, n_k_heads, n_v_heads, is_tiled, dk, dv, b);
     shadow_end(o);
 }
 

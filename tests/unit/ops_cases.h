@@ -416,19 +416,20 @@ static void case_gated_delta(ops *o, op_case *c)
     int32_t n_k = case_in(c, 1, 3), n_v = n_k * case_in(c, 1, 3), dk = case_dim(c, 48), dv = case_dim(c, 150), n_rows = cb.b.n_rows, dim = 2 * n_k * dk + n_v * dv;
     if (case_in(c, 0, 5) == 0) dk = 16 * case_in(c, 8, 16), dv = 16, dim = 2 * n_k * dk + n_v * dv;
     size_t n_state = (size_t)(CASE_SLOTS * n_v * dk * dv), n_out = (size_t)(n_rows * n_v * dv);
+    const bool is_tiled = case_in(c, 0, 2) == 0;
     weight a_log = case_weight(c, 1, n_v, 1.0f), dt_bias = case_weight(c, 1, n_v, 1.0f);
     float *qkv = case_floats(c, (size_t)(n_rows * dim), 1.0f), *a = case_floats(c, (size_t)(n_rows * n_v), 3.0f), *beta = case_floats(c, (size_t)(n_rows * n_v), 3.0f);
     float *state = case_floats(c, n_state, 0.5f), *y = case_blank(c, n_out);
     if (c->way == REFERENCE) {
         double *out = case_out(c, n_out + n_state), *advanced = out + n_out;
         for (size_t i = 0; i < n_state; i++) advanced[i] = (double)state[i];
-        ref_gated_delta(out, qkv, a, beta, &a_log, &dt_bias, advanced, n_k, n_v, dk, dv, &cb.b);
+        ref_gated_delta(out, qkv, a, beta, &a_log, &dt_bias, advanced, n_k, n_v, is_tiled, dk, dv, &cb.b);
         return;
     }
     EACH_CALL(c, n_rows, r, n) {
         ops_batch b = c->way == SPLIT && n_rows > 0 ? case_row(&cb.b, r) : cb.b;
         o->begin(o, &b);
-        o->gated_delta(o, y + r * n_v * dv, qkv + r * dim, a + r * n_v, beta + r * n_v, &a_log, &dt_bias, state, n_k, n_v, dk, dv, &b);
+        o->gated_delta(o, y + r * n_v * dv, qkv + r * dim, a + r * n_v, beta + r * n_v, &a_log, &dt_bias, state, n_k, n_v, is_tiled, dk, dv, &b);
     }
     case_give(c, y, n_out);
     case_give(c, state, n_state);
