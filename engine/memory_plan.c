@@ -121,7 +121,7 @@ fl_status memory_plan_check(const memory_plan *p, fl_err *err)
 void memory_plan_log(const memory_plan *p)
 {
     if (p->is_host)
-        fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped, %.1f MB expanded from F8_E4M3 and %.1f MB random, tables %.1f MB, activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
+        fl_log(FL_LOG_INFO, "engine: memory plan: weights %.1f MB mapped, %.1f MB made anew and %.1f MB random, tables %.1f MB, activations %.1f MB (%d rows), logits %.1f MB (%d rows)",
                (double)p->mapped / 1e6, (double)p->expanded / 1e6, (double)p->weights / 1e6, (double)p->tables / 1e6, (double)p->activations / 1e6, p->n_rows, (double)p->logits / 1e6, p->n_logit_rows);
     else
         fl_log(FL_LOG_INFO, "engine: memory plan: of the GPU's %.2f GB (%.2f GB free) weights %.1f MB, rotary tables %.1f MB, activations %.1f MB (%d rows), logits %.1f MB (%d rows), reserve %.1f MB",

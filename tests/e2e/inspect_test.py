@@ -86,7 +86,7 @@ def memory_is_what_the_engine_plans(folder):
         memory = inspect(model, "--sequences", str(n), "--context", str(length))["memory"]
         length = memory["tokens_each"]
         log = log_of_engine(model, "--batch", str(n), "--max-context", str(length), "--kv-tokens", str(n * ((length + 63) // 64 * 64)))
-        found = re.search(r"weights ([\d.]+) MB mapped and ([\d.]+) MB expanded from F8_E4M3, tables ([\d.]+) MB, activations ([\d.]+) MB \(\d+ rows\), logits ([\d.]+) MB"
+        found = re.search(r"weights ([\d.]+) MB mapped, ([\d.]+) MB made anew and [\d.]+ MB random, tables ([\d.]+) MB, activations ([\d.]+) MB \(\d+ rows\), logits ([\d.]+) MB"
                           r".*KV ([\d.]+) MB \((\d+) tokens\), states ([\d.]+) MB \((\d+) slots\)", log, re.S)
         check(found, f"{name}: no memory plan in {log}")
         keys = ("weights_mapped", "weights_expanded", "tables", "activations", "logits", "kv", None, "states")
