@@ -24,13 +24,20 @@ typedef struct {
  * weights comes from here. */
 typedef void dot_rows_quant_fn(float *y, size_t y_stride, const void *w, dtype type, int32_t n_w, int32_t n_k, const act_block *const *x, int32_t n_x);
 
+
+#define OWN_THREADS 8                    /* with so many threads at most ... */
+#define OWN_ROWS 16                      /* ... and few rows, each thread quantizes for itself: waiting for one that does it, and for its cache lines, takes longer */
+
 typedef struct {
     ops table;                           /* first: an ops * is an ops_cpu * */
     cpu_pool *pool;                      /* owned; NULL with one thread */
     dot_rows_quant_fn *dot_rows_quant;   /* the form of the integer dots: it may have instructions that the form of the rest has not */
     void (*quantize_row)(act_block *out, const float *x, int32_t n);         /* n a multiple of 32 */
-    act_block *room;                     /* owned [ROOM_ROWS * room_cols / 32]: a linear's activations */
+    int32_t n_threads;
+    act_block *room;                     /* owned [(ROOM_ROWS + OWN_THREADS * OWN_ROWS) * room_cols / 32]: a linear's activations; then each thread's own */
     int32_t room_cols;
+    uint64_t n_linears;                  /* with quantized weights, so far */
+    struct { _Alignas(64) uint64_t of_linear; } own[OWN_THREADS];      /* whose activations a thread's own ones are */
 } ops_cpu;
 #define QUANTIZE_WORK 1.0                /* of an activation, and of a weight taken apart or of its product: in fp32 multiply-adds */
 #define TAKE_WORK 8.0
@@ -46,6 +53,7 @@ void      cpu_pool_close(cpu_pool *pool);                /* accepts NULL */
 
 /* Do items [0, n_items) and return when all are done. `item_work` is about the multiply-adds of one item: small totals stay on the caller. */
 void cpu_pool_run(cpu_pool *pool, int32_t n_items, double item_work, cpu_job job, const void *arg);
+int32_t cpu_pool_index(void);                            /* of the thread that runs a job: 0 the caller, 1 .. n_threads - 1 */
 
 #define CPU_FORMS(X) X(scalar) X(avx2) X(avx512)
 #define CPU_DECLARE(form) \

@@ -175,23 +175,39 @@ static void linear_job(const void *arg, int32_t begin, int32_t end)
 
 #define QUANT_ITEM 32                    /* output rows */
 
-typedef struct { ops_cpu *c; float *y; const float *x; const weight *w, *bias; int32_t n_rows; } quant_arg;
+typedef struct { ops_cpu *c; float *y; const float *x; const weight *w, *bias; int32_t n_rows; bool is_own; } quant_arg;
+
+static void quantize_rows(const quant_arg *a, act_block *to, int32_t begin, int32_t end)
+{
+    size_t n_k = (size_t)a->w->n_cols;
+    for (int32_t r = begin; r < end; r++) a->c->quantize_row(to + (size_t)r * (n_k / 32), a->x + (size_t)r * n_k, a->w->n_cols);
+}
 
 static void quantize_job(const void *arg, int32_t begin, int32_t end)
 {
     const quant_arg *a = arg;
-    size_t n_k = (size_t)a->w->n_cols;
-    for (int32_t r = begin; r < end; r++) a->c->quantize_row(a->c->room + (size_t)r * (n_k / 32), a->x + (size_t)r * n_k, a->w->n_cols);
+    quantize_rows(a, a->c->room, begin, end);
+}
+
+/* The running thread's own activations, quantized with its first job of this linear. */
+static const act_block *own_blocks(const quant_arg *a)
+{
+    ops_cpu *c = a->c;
+    int32_t index = cpu_pool_index();
+    act_block *own = c->room + (size_t)(ROOM_ROWS + index * OWN_ROWS) * (size_t)(c->room_cols / 32);
+    if (c->own[index].of_linear != c->n_linears) quantize_rows(a, own, 0, a->n_rows);
+    c->own[index].of_linear = c->n_linears;
+    return own;
 }
 
 static void quant_job(const void *arg, int32_t begin, int32_t end)
 {
     const quant_arg *a = arg;
     const weight *w = a->w;
-    const act_block *x[ROOM_ROWS];
+    const act_block *x[ROOM_ROWS], *blocks = a->is_own ? own_blocks(a) : a->c->room;
     begin *= QUANT_ITEM;
     end = end * QUANT_ITEM < w->n_rows ? end * QUANT_ITEM : w->n_rows;
-    for (int32_t i = 0; i < a->n_rows; i++) x[i] = a->c->room + (size_t)i * (size_t)(w->n_cols / 32);
+    for (int32_t i = 0; i < a->n_rows; i++) x[i] = blocks + (size_t)i * (size_t)(w->n_cols / 32);
     const char *rows = (const char *)w->data + (size_t)begin * dtype_row_bytes(w->type, w->n_cols);
     a->c->dot_rows_quant(a->y + begin, (size_t)w->n_rows, rows, w->type, end - begin, w->n_cols, x, a->n_rows);
     add_bias(a->y + begin, (size_t)w->n_rows, a->bias, begin, end, a->n_rows);
@@ -201,8 +217,10 @@ static void linear_quant(ops_cpu *c, float *y, const float *x, const weight *w, 
 {
     FL_ASSERT(w->n_cols <= c->room_cols);
     for (int32_t r = 0; r < n_rows; r += ROOM_ROWS) {
-        quant_arg a = { c, y + (size_t)r * (size_t)w->n_rows, x + (size_t)r * (size_t)w->n_cols, w, bias, n_rows - r < ROOM_ROWS ? n_rows - r : ROOM_ROWS };
-        cpu_pool_run(c->pool, a.n_rows, QUANTIZE_WORK * w->n_cols, quantize_job, &a);
+        quant_arg a = { c, y + (size_t)r * (size_t)w->n_rows, x + (size_t)r * (size_t)w->n_cols, w, bias, n_rows - r < ROOM_ROWS ? n_rows - r : ROOM_ROWS, false };
+        c->n_linears++;
+        a.is_own = a.n_rows <= OWN_ROWS && c->n_threads <= OWN_THREADS;
+        if (!a.is_own) cpu_pool_run(c->pool, a.n_rows, QUANTIZE_WORK * w->n_cols, quantize_job, &a);
         cpu_pool_run(c->pool, (w->n_rows + QUANT_ITEM - 1) / QUANT_ITEM, QUANT_WORK * QUANT_ITEM * w->n_cols * (TAKE_WORK + a.n_rows), quant_job, &a);
     }
 }

@@ -154,7 +154,7 @@ static fl_status cpu_reserve(ops *o, const ops_limits *limits, fl_err *err) { (v
 static fl_status cpu_finish(ops *o, fl_err *err) { (void)o; (void)err; return FL_OK; }
 static void cpu_begin(ops *o, const ops_batch *b) { (void)o; (void)b; }
 
-static size_t cpu_quant_room_bytes(const ops *o, int32_t n_cols) { (void)o; return ROOM_ROWS * (size_t)((n_cols + 31) / 32) * sizeof(act_block); }
+static size_t cpu_quant_room_bytes(const ops *o, int32_t n_cols) { (void)o; return (ROOM_ROWS + OWN_THREADS * OWN_ROWS) * (size_t)((n_cols + 31) / 32) * sizeof(act_block); }
 static fl_status cpu_quant_room(ops *o, int32_t n_cols, fl_err *err)
 {
     ops_cpu *c = (ops_cpu *)o;
@@ -182,8 +182,10 @@ fl_status ops_cpu_open(ops **out, int32_t n_threads, fl_err *err)
     if (st != FL_OK) return st;
     if (n_threads < 0) return fl_fail(err, FL_INVALID, "kernels: %d threads; give 1 or more, or 0 for all cores", n_threads);
     if (n_threads == 0) n_threads = cores_of_process();
-    ops_cpu *c = calloc(1, sizeof *c);
+    ops_cpu *c = aligned_alloc(64, sizeof *c);
     if (!c) return fl_fail(err, FL_FULL, "kernels: no memory to open");
+    memset(c, 0, sizeof *c);
+    c->n_threads = n_threads;
     if (n_threads > 1 && (st = cpu_pool_open(&c->pool, n_threads, err)) != FL_OK) { free(c); return st; }
     form->install(&c->table);
     c->table.name = form->name;

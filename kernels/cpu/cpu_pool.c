@@ -18,7 +18,7 @@
 #define POOL_THREADS_MAX 1024
 #define POOL_CHUNKS_PER_THREAD 4
 #define POOL_SPINS 4000                  /* about 40 us of pauses: the gap between two kernels of a step, not more */
-#define POOL_WORK_MIN 200000.0           /* multiply-adds below which waking a helper costs more than it gives */
+#define POOL_WORK_MIN 100000.0           /* multiply-adds below which waking a helper costs more than it gives */
 
 struct cpu_pool {
     _Atomic uint64_t word;
@@ -26,6 +26,7 @@ struct cpu_pool {
     _Atomic int32_t sleepers;            /* helpers in, or about to enter, wake's wait */
     _Atomic bool waiting;                /* the caller is in, or about to enter, finished's wait */
     _Atomic bool closing;
+    _Atomic int32_t n_entered;           /* helpers that have taken an index */
     cpu_job job;                         /* fields of the run: written between runs only */
     const void *arg;
     int32_t n_items;
@@ -63,9 +64,14 @@ static bool chunk_take(cpu_pool *p)
     return true;
 }
 
+static _Thread_local int32_t thread_index;                           /* 0: the caller */
+
+int32_t cpu_pool_index(void) { return thread_index; }
+
 static void *helper_main(void *arg)
 {
     cpu_pool *p = arg;
+    thread_index = atomic_fetch_add(&p->n_entered, 1) + 1;
     int32_t spins = 0;
     while (!atomic_load(&p->closing)) {
         if (chunk_take(p)) { spins = 0; continue; }
