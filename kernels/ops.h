@@ -114,7 +114,7 @@ struct ops {
     void (*copy)(ops *o, void *to, const void *from, size_t n_bytes);
     /* to[i] = middle + reach * r(seed, i), i < n: r in -1 .. 1 is random_value() below. type is F32, BF16 or F16. */
     void (*fill_random)(ops *o, void *to, dtype type, size_t n, uint64_t seed, float middle, float reach);
-    /* The model's products without bias, to find the fastest kernels for them; results have the same bits without this call, products of many rows take longer. Once,
+    /* The model's products without bias, to find the fastest kernels for them; results have the same bits without this call, and take longer. Once,
      * after the weights lie on the device and while it has memory for the results of one product, twice. note [OPS_NOTE_BYTES]: a line for the log, or empty. */
     fl_status (*prepare)(ops *o, const ops_product *products, int32_t n, char *note, fl_err *err);
     /* Take all that calls on batches within `limits` will need, now: none takes memory later. Once, after the weights lie on the device. */

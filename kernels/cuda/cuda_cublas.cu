@@ -1,11 +1,11 @@
-/* cuda_cublas.cu - cuBLASLt for products of many rows, where it gives the bits of our own kernel.
+/* cuda_cublas.cu - cuBLASLt for products, where it gives the bits of our own kernel.
  *
  * On sm_90 the kernels of algorithm 66 sum as cuda_product.cuh does: ascending steps of 16 columns into one fp32 accumulator, without splitting them. So which of the two
  * computes is a question of speed only, and a batch may change from one to the other at any number of rows. That is not believed but tried: cublas_prepare runs
  * every product of the model at every bucket of rows on random rows with both and keeps an algorithm only when every bit agrees, else tries the next; without one our own
  * kernel serves. The library is opened at run time; where it is missing our own kernel serves everything.
- * Rule     more than CUBLAS_ROWS_LEAST rows and the product was prepared: the bucket's algorithm. Nothing is timed, so the same machine does tomorrow what it does today.
- * Memory   no workspace: algorithms that want one are not taken. */
+ * Rule     where the product was prepared: the algorithm of its range of rows. Nothing is timed, so the same machine does tomorrow what it does today.
+ * Memory   a workspace, which algorithms with many tiles want though they split nothing. */
 #include "kernels/cuda/cuda_cublas.h"
 
 #include <stdio.h>
@@ -17,9 +17,10 @@
 #include <string.h>
 
 #define ALGORITHM 66                     /* the family of sm_90 */
-#define BUCKETS 7
-static const int32_t bucket_rows[BUCKETS] = { 64, 128, 256, 512, 1024, 2048, 4096 }; /* the most rows of each; the last serves all beyond */
+#define BUCKETS 9
+static const int32_t bucket_rows[BUCKETS] = { 16, 32, 64, 128, 256, 512, 1024, 2048, 4096 }; /* the most rows of each; the last serves all beyond */
 #define CANDIDATES 32
+#define WORKSPACE_BYTES ((size_t)32 << 20)
 
 typedef struct {
     int32_t n_out, n_in, n_tried;
@@ -51,6 +52,7 @@ struct cublas {
     cublasLtMatmulDesc_t desc;           /* owned: y = w^T x of column-major matrices, which is x w^T of ours */
     cublasLtMatmulPreference_t preference;       /* owned */
     cudaDataType_t type;
+    void *workspace;                     /* owned */
     prepared *products; int32_t n_products;      /* owned */
 };
 
@@ -88,6 +90,7 @@ void cublas_close(cublas *c)
         if (p->y) c->layout_destroy(p->y);
     }
     free(c->products);
+    if (c->workspace) cudaFree(c->workspace);
     if (c->preference) c->preference_destroy(c->preference);
     if (c->desc) c->desc_destroy(c->desc);
     if (c->handle) c->destroy(c->handle);
@@ -100,15 +103,17 @@ cublas *cublas_open(const ops_cuda *o, dtype type, char *note)
     if (o->sm != 90 || type == DTYPE_F32) return NULL;               /* other architectures have no family of algorithms that was measured */
     cublas *c = (cublas *)calloc(1, sizeof *c);
     const cublasOperation_t transposed = CUBLAS_OP_T;
-    const size_t workspace = (size_t)64 << 20;                       /* for the sake of what would split: make_whole takes splits and workspace away */
+    const size_t workspace = WORKSPACE_BYTES;
     if (c && open_library(c) && c->create(&c->handle) == CUBLAS_STATUS_SUCCESS && c->desc_create(&c->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
         c->desc_set(c->desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed) == CUBLAS_STATUS_SUCCESS &&
         c->preference_create(&c->preference) == CUBLAS_STATUS_SUCCESS &&
-        c->preference_set(c->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace) == CUBLAS_STATUS_SUCCESS) {
+        c->preference_set(c->preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace) == CUBLAS_STATUS_SUCCESS &&
+        cudaMalloc(&c->workspace, WORKSPACE_BYTES) == cudaSuccess) {
         c->type = type == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
         return c;
     }
-    snprintf(note, OPS_NOTE_BYTES, LIBRARY " cannot be used (%s): products of many rows take our own kernels, with the same bits but more time", c && !c->library ? "not found" : "it failed to start");
+    cudaGetLastError();                                              /* out of memory is not sticky */
+    snprintf(note, OPS_NOTE_BYTES, LIBRARY " cannot be used (%s): products take our own kernels, with the same bits but more time", c && !c->library ? "not found" : "it failed to start");
     cublas_close(c);
     return NULL;
 }
@@ -141,12 +146,12 @@ static cublasStatus_t set_rows(const cublas *c, const prepared *p, int32_t n_row
 static cublasStatus_t multiply(const cublas *c, const prepared *p, const cublasLtMatmulAlgo_t *algorithm, void *y, const void *x, const void *w, cudaStream_t stream)
 {
     const float one = 1.0f, zero = 0.0f;
-    return c->matmul(c->handle, c->desc, &one, w, p->w, x, p->x, &zero, y, p->y, y, p->y, algorithm, NULL, 0, stream);
+    return c->matmul(c->handle, c->desc, &one, w, p->w, x, p->x, &zero, y, p->y, y, p->y, algorithm, c->workspace, WORKSPACE_BYTES, stream);
 }
 
 bool cublas_linear(ops_cuda *o, const cublas *c, void *y, const void *x, const weight *w, int32_t n_rows, bool is_f32)
 {
-    if (!c || n_rows <= CUBLAS_ROWS_LEAST) return false;
+    if (!c) return false;
     const prepared *p = find_product(c, w->n_rows, w->n_cols, is_f32);
     const int32_t b = bucket_of(n_rows);
     if (!p || !p->is_there[b] || (((uintptr_t)y | (uintptr_t)x | (uintptr_t)w->data) & 15)) return false;
@@ -198,12 +203,12 @@ static bool make_whole(const cublas *c, const prepared *p, cublasLtMatmulAlgo_t 
     return c->config_get(algorithm, CUBLASLT_ALGO_CONFIG_ID, &id, sizeof id, &n_written) == CUBLAS_STATUS_SUCCESS && id == ALGORITHM &&
            c->config_set(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &one, sizeof one) == CUBLAS_STATUS_SUCCESS &&
            c->config_set(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &none, sizeof none) == CUBLAS_STATUS_SUCCESS &&
-           c->check(c->handle, c->desc, p->w, p->x, p->y, p->y, algorithm, &result) == CUBLAS_STATUS_SUCCESS && result.workspaceSize == 0;
+           c->check(c->handle, c->desc, p->w, p->x, p->y, p->y, algorithm, &result) == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= WORKSPACE_BYTES;
 }
 
 static void choose(ops_cuda *o, const cublas *c, prepared *p, int32_t bucket, const trial *t, const void *w, int32_t most_rows)
 {
-    const int32_t rows = bucket_rows[bucket] < most_rows ? bucket_rows[bucket] : most_rows, least = bucket > 0 ? bucket_rows[bucket - 1] + 1 : CUBLAS_ROWS_LEAST + 1;
+    const int32_t rows = bucket_rows[bucket] < most_rows ? bucket_rows[bucket] : most_rows, least = bucket > 0 ? bucket_rows[bucket - 1] + 1 : 1;
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     int n = 0;
     if (least > rows || set_rows(c, p, rows) != CUBLAS_STATUS_SUCCESS ||
@@ -259,7 +264,7 @@ void cublas_prepare(ops_cuda *o, cublas *c, const ops_product *products, int32_t
     for (int32_t i = 0; i < n; i++) {
         const weight *w = &products[i].w;
         const int32_t most = products[i].n_rows < bucket_rows[BUCKETS - 1] ? products[i].n_rows : bucket_rows[BUCKETS - 1];
-        if (most <= CUBLAS_ROWS_LEAST || w->n_rows % 8 != 0 || w->n_cols % 8 != 0 || !w->data || find_product(c, w->n_rows, w->n_cols, products[i].is_f32)) continue;
+        if (most < 1 || w->n_rows % 8 != 0 || w->n_cols % 8 != 0 || !w->data || find_product(c, w->n_rows, w->n_cols, products[i].is_f32)) continue;
         prepared p = {};
         p.n_out = w->n_rows;
         p.n_in = w->n_cols;
@@ -275,8 +280,8 @@ void cublas_prepare(ops_cuda *o, cublas *c, const ops_product *products, int32_t
         n_served += is_served;
         n_tried += p.n_tried;
     }
-    snprintf(note, OPS_NOTE_BYTES, "cuBLASLt %zu serves %d of %d products of more than %d rows (%d ranges of rows, %d algorithms compared with our own kernel; %d products had no memory for it)",
-             c->version(), n_served, c->n_products, CUBLAS_ROWS_LEAST, n_buckets, n_tried, n_without_memory);
+    snprintf(note, OPS_NOTE_BYTES, "cuBLASLt %zu serves %d of %d products (%d ranges of rows, %d algorithms compared with our own kernel; %d products had no memory for it)",
+             c->version(), n_served, c->n_products, n_buckets, n_tried, n_without_memory);
 }
 
 #else
@@ -284,7 +289,7 @@ void cublas_prepare(ops_cuda *o, cublas *c, const ops_product *products, int32_t
 cublas *cublas_open(const ops_cuda *o, dtype type, char *note)
 {
     if (o->sm == 90 && type != DTYPE_F32)
-        snprintf(note, OPS_NOTE_BYTES, "this build is without cuBLASLt (its header was not there): products of many rows take our own kernels, with the same bits but more time");
+        snprintf(note, OPS_NOTE_BYTES, "this build is without cuBLASLt (its header was not there): products take our own kernels, with the same bits but more time");
     return NULL;
 }
 void cublas_close(cublas *c) { (void)c; }

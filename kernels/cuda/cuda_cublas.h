@@ -1,11 +1,9 @@
-/* cuda_cublas.h - cuBLASLt for products of many rows, where it gives our own kernel's bits. For cuda_linear.cu.
+/* cuda_cublas.h - cuBLASLt for products, where it gives our own kernel's bits. For cuda_linear.cu.
  * Threads  as ops.h: one engine thread. */
 #ifndef KERNELS_CUDA_CUDA_CUBLAS_H
 #define KERNELS_CUDA_CUDA_CUBLAS_H
 
 #include "kernels/cuda/cuda_ops.h"
-
-#define CUBLAS_ROWS_LEAST 32             /* our own kernel serves up to that many rows: they are bound by memory */
 
 typedef struct cublas cublas;
 

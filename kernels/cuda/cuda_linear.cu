@@ -42,8 +42,8 @@ template <typename F, bool IS_ALIGNED, typename T> static __global__ void __laun
 
 /* ---- forms ---- */
 
-typedef product_form<32, 8, 16, 8, 128, 6> form_8;                   /* few rows: the weight is streamed, 40 KB in flight a block */
-typedef product_form<32, 16, 16, 16, 128, 6> form_16;
+typedef product_form<32, 8, 16, 8, 128, 6, false, 4> form_8;         /* few rows: the weight is streamed, 40 KB in flight a block, and the warps that sum do nothing else */
+typedef product_form<32, 16, 16, 16, 128, 6, false, 4> form_16;
 typedef product_form<32, 32, 16, 32, 128, 5> form_32;
 typedef product_form<32, 64, 16, 32, 128, 4> form_64_narrow;
 typedef product_form<64, 64, 32, 32, 64, 6> form_64;
@@ -68,7 +68,7 @@ template <typename T> static void linear_run(ops_cuda *o, const linear_arg<T> &a
     else if (a.n_rows <= 8) linear_launch<form_8, true>(o, a);
     else if (a.n_rows <= 16) linear_launch<form_16, true>(o, a);
     else if (a.n_rows <= 32) linear_launch<form_32, true>(o, a);
-    else if (o->sm == 90 && linear_blocks<form_wide>(a.n_rows, a.n_out) >= o->n_multiprocessors) linear_launch<form_wide, true>(o, a);
+    else if (o->sm == 90 && linear_blocks<form_wide>(a.n_rows, a.n_out) >= o->n_multiprocessors / 2) linear_launch<form_wide, true>(o, a);
     else if (linear_blocks<form_128>(a.n_rows, a.n_out) >= o->n_multiprocessors) linear_launch<form_128, true>(o, a);
     else if (linear_blocks<form_64>(a.n_rows, a.n_out) >= o->n_multiprocessors) linear_launch<form_64, true>(o, a);
     else linear_launch<form_64_narrow, true>(o, a);

@@ -213,7 +213,7 @@ template <typename T> static void moe_run(ops_cuda *o, const moe_arg<T> &a)
     else if (pairs_each <= 4) moe_products<moe_form_8, true>(o, a);
     else if (pairs_each <= 10) moe_products<moe_form_16, true>(o, a);
     else if (pairs_each <= 24) moe_products<moe_form_32, true>(o, a);
-    else if (pairs_each <= 64) moe_products<moe_form_64, true>(o, a);
+    else if (pairs_each <= 40) moe_products<moe_form_64, true>(o, a);
     else if (o->sm != 90) moe_products<moe_form_128, true>(o, a);
     else moe_products<moe_form_wide, true>(o, a);
 }

@@ -14,10 +14,11 @@
 #include "kernels/cuda/cuda_ops.h"
 
 /* A block computes BN rows of the weight by BM rows of activations; a warp TN by TM of them. */
-template <int BN_, int BM_, int TN_, int TM_, int BK_, int STAGES_, bool IS_WIDE_ = false> struct product_form {
+template <int BN_, int BM_, int TN_, int TM_, int BK_, int STAGES_, bool IS_WIDE_ = false, int LOADERS_ = 0> struct product_form {
     static constexpr int BN = BN_, BM = BM_, TN = TN_, TM = TM_, BK = BK_, STAGES = STAGES_;
     static constexpr bool IS_WIDE = IS_WIDE_;                        /* on sm_90a two groups of four warps take the wide instructions (wgmma), 64 weight rows each time */
-    static constexpr int WARPS_N = BN / TN, WARPS_M = BM / TM, THREADS = 32 * WARPS_N * WARPS_M;
+    static constexpr int LOADERS = LOADERS_;                         /* warps that only fetch; 0: all do */
+    static constexpr int WARPS_N = BN / TN, WARPS_M = BM / TM, THREADS = 32 * (WARPS_N * WARPS_M + LOADERS);
     static constexpr int STAGE_BYTES = (BN + BM) * BK * 2, SUM_STRIDE = BN + 4, SUM_BYTES = BM * SUM_STRIDE * 4;
     static constexpr int SHARED_BYTES = STAGES * STAGE_BYTES > SUM_BYTES ? STAGES * STAGE_BYTES : SUM_BYTES;
 };
@@ -103,12 +104,14 @@ template <typename F, bool IS_ALIGNED, typename T, typename W_ROW, typename X_RO
 static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X_ROW x_row, int n_in, int n_rows)
 {
     constexpr int PIECES = F::BK / 8;                                /* of a row */
-    constexpr int STEP = F::THREADS / PIECES;                        /* rows that all threads fetch at once */
+    constexpr int FETCHERS = F::LOADERS ? F::LOADERS * 32 : F::THREADS;      /* threads, the block's last */
+    constexpr int STEP = FETCHERS / PIECES;                          /* rows that they fetch at once */
     constexpr int W_COPIES = (F::BN + STEP - 1) / STEP, X_COPIES = (F::BM + STEP - 1) / STEP;
-    constexpr int AHEAD = F::TN == 16 && F::TM <= 32 ? F::BK / 16 : 1;       /* few sums a warp: the next matrices are on their way while it waits for the chain */
-    static_assert(F::THREADS % PIECES == 0 && F::BN % STEP == 0 && (F::BM % STEP == 0 || F::BM < STEP), "each copy is a whole step of rows");
+    constexpr int AHEAD = F::TN == 16 && F::TM <= 16 ? F::BK / 16 : 1;       /* few sums a warp: the next matrices are on their way while it waits for the chain */
+    static_assert(FETCHERS % PIECES == 0 && F::BN % STEP == 0 && (F::BM % STEP == 0 || F::BM < STEP), "each copy is a whole step of rows");
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-    const int piece = thread % PIECES, row = thread / PIECES;
+    const bool is_fetching = thread >= F::THREADS - FETCHERS, is_summing = warp < F::WARPS_N * F::WARPS_M;
+    const int fetcher = is_fetching ? thread - (F::THREADS - FETCHERS) : 0, piece = fetcher % PIECES, row = fetcher / PIECES;
     const int n0 = warp % F::WARPS_N * F::TN, m0 = warp / F::WARPS_N * F::TM;
 
     const T *from_w[W_COPIES], *from_x[X_COPIES];
@@ -146,16 +149,16 @@ static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X
     const int n_steps = (n_in + F::BK - 1) / F::BK;
 #pragma unroll
     for (int s = 0; s < F::STAGES - 1; s++) {
-        if (s < n_steps) fetch(s);
+        if (is_fetching && s < n_steps) fetch(s);
         copies_commit();
     }
     for (int step = 0; step < n_steps; step++) {
         copies_wait<F::STAGES - 2>();
         __syncthreads();                                             /* step's data are here; everybody is done with the stage that is fetched next */
-        if (step + F::STAGES - 1 < n_steps) fetch(step + F::STAGES - 1);
+        if (is_fetching && step + F::STAGES - 1 < n_steps) fetch(step + F::STAGES - 1);
         copies_commit();
         const T *stage = (const T *)(shared + step % F::STAGES * F::STAGE_BYTES), *stage_x = stage + F::BN * F::BK;
-        if (m0 >= n_rows) continue;                                  /* a whole warp without rows */
+        if (!is_summing || m0 >= n_rows) continue;                   /* whole warps */
 #pragma unroll
         for (int from = 0; from < F::BK; from += 16 * AHEAD) {
             uint32_t a[AHEAD][F::TN / 16][4], b[AHEAD][F::TM / 8][2];
@@ -187,7 +190,7 @@ static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X
     __syncthreads();
     float *sums = (float *)shared;
 #pragma unroll
-    for (int i = 0; i < F::TN / 16; i++)
+    for (int i = 0; i < F::TN / 16 && is_summing; i++)
 #pragma unroll
         for (int j = 0; j < F::TM / 8; j++)
 #pragma unroll

@@ -1,6 +1,6 @@
 /* linear_bits_test.cu - products on the GPU: a row has the same bits whatever the number of rows and its place among them, and the scalar reference's values at odd sizes,
  * tile edges, any alignment and between NaNs.
- * Usage: linear_bits_test [f32|bf16|f16 [short|prepared]]: few cases (for compute-sanitizer); products of many rows by cuBLASLt */
+ * Usage: linear_bits_test [f32|bf16|f16 [short|prepared]]: few cases (for compute-sanitizer); products by cuBLASLt where it can */
 #include "tests/gpu/product_case.h"
 
 static void call_linear(ops *o, void *y, const void *x, const weight *w, const weight *bias, int32_t n_rows, bool is_f32)
@@ -22,14 +22,14 @@ static void test_buckets(ops *o, act_type t, int32_t n_out, int32_t n_in, int32_
     const weight w = { data, type, n_out, n_in }, bias = { with_bias ? bias_data : NULL, DTYPE_F32, 1, n_out };
     char *want = (char *)device_take(o, most * row_bytes + guard), *got = (char *)device_take(o, most * row_bytes + guard), *poison = (char *)device_take(o, guard);
     cuda_must(cudaMemsetAsync(poison, 0xff, guard, cuda_of(o)->stream), "memset");
-    if (is_prepared) {
+    for (int32_t r = 0; r < most; r++) call_linear(o, want + r * row_bytes, (const char *)x + r * x_bytes, &w, &bias, 1, is_f32);
+    if (is_prepared) {                                               /* from here on by cuBLASLt */
         const ops_product product = { w, is_f32, most };
         char note[OPS_NOTE_BYTES];
         fl_err err;
         must(o->prepare(o, &product, 1, note, &err), err);
         printf("%s\n", note);
     }
-    for (int32_t r = 0; r < most; r++) call_linear(o, want + r * row_bytes, (const char *)x + r * x_bytes, &w, &bias, 1, is_f32);
     char name[160], seen[240] = "";
     bool good = true;
     for (int32_t m : buckets) {
