@@ -241,13 +241,13 @@ static inline json_t *golden_load(const char *dir)
     return root;
 }
 
-/* Every case of one folder through the forward pass on `o`, which is closed. */
-static inline void golden_check_model_on(const char *dir, ops *o)
+/* Every case of one folder through the forward pass of the model at `path` (the folder, or another form of it) on `o`, which is closed. */
+static inline void golden_check_form_on(const char *path, const char *dir, ops *o)
 {
     golden_model g;
     json_t *root = golden_load(dir);
     const json_t *cases = json_object_get(root, "cases");
-    golden_open_on(&g, dir, o);
+    golden_open_on(&g, path, o);
     for (size_t i = 0; i < json_array_size(cases); i++) golden_check_case(&g, json_array_get(cases, i));
     print_message("%s: %zu cases, logits within %.1e, log-probabilities within %.1e, %zu of %zu expert choices differ\n", g.name, json_array_size(cases),
                   g.worst_logit, g.worst_logprob, g.n_other_choices, g.n_choices);
@@ -255,6 +255,8 @@ static inline void golden_check_model_on(const char *dir, ops *o)
     golden_close(&g);
     json_decref(root);
 }
+
+static inline void golden_check_model_on(const char *dir, ops *o) { golden_check_form_on(dir, dir, o); }
 
 static inline void golden_check_model(const char *dir)
 {

@@ -29,6 +29,7 @@ FUZZ_TARGETS
 static const struct { const char *name; size_t fixed, per_byte; const char *why; } bounds[] = {
     { "detok", 64 << 10, 4000, "LZ4 makes at most 255 bytes of one, and each of those at most an id of 5 bytes in the table, twice for the comparison" },
     { "frame", 4 << 10, 2, "a copy" },
+    { "gguf", 64 << 10, 400, "an index entry of 56 bytes a key and 150 a tensor, the forms of config.json and tokenizer.json as trees" },
     { "ingest", 8 << 20, 40, "blocks and a run of ids, whatever the job (ingest.h)" },
     { "journal", 8 << 20, 400, "SQLite's page cache of 2 MB each for the maker and for us, a value as it is (at most 1 MB), 16 bytes an item of a lease" },
     { "job_row", 64 << 10, 40, "four bytes an id, and 16 bytes a key" },
