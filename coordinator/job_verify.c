@@ -210,8 +210,8 @@ static fl_status check_outputs(verify_run *v, const char *job_dir, const char *l
 static json_t *make_report(const verify_run *v, const ledger_report *seen, const reading files[2])
 {
     const char *state = v->n_findings ? "broken" : seen->closed ? "sound" : "incomplete";
-    return json_pack("{s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:{s:s, s:s}, s:{s:s, s:s}}", "state", state, "findings", v->findings, "n_findings", (json_int_t)v->n_findings,
-                     "rows", (json_int_t)row_table_n_rows(v->table), "results", (json_int_t)seen->n_results, "errors", (json_int_t)seen->n_errors, "rows_open",
+    return json_pack("{s:s, s:O, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:s, s:s}, s:{s:s, s:s}}", "state", state, "findings", v->findings, "n_findings", (json_int_t)v->n_findings,
+                     "rows", (json_int_t)row_table_n_rows(v->table), "results", (json_int_t)seen->n_results, "verdicts", (json_int_t)seen->n_verdicts, "errors", (json_int_t)seen->n_errors, "rows_open",
                      (json_int_t)seen->n_rows_open, "out", "path", files[0].path, "sha256", files[0].hex, "err", "path", files[1].path, "sha256", files[1].hex);
 }
 
@@ -270,6 +270,8 @@ int job_verify_print(const json_t *report, const char *command, bool quiet)
     if (quiet) return ENDED_WELL;
     printf("sound: %lld rows, %lld results, %lld errors", n_rows, (long long)json_integer_value(json_object_get(report, "results")),
            (long long)json_integer_value(json_object_get(report, "errors")));
+    long long n_verdicts = json_integer_value(json_object_get(report, "verdicts"));
+    if (n_verdicts) printf(", %lld verdicts", n_verdicts);
     if (rows_open_now) printf(", %lld rows open when the job was ended", rows_open_now);
     printf("\n");
     return ENDED_WELL;

@@ -34,6 +34,7 @@ static void report(check *c, bool has_row, row_index row, ledger_place place, co
 {
     if (c->report->n_findings++ >= FINDINGS_MAX || !c->finding) return;
     ledger_finding f = { .has_row = has_row && row_table_has(c->rows, row.v, 0), .row = row, .place = place };
+    if (f.has_row) f.row = row_table_graded(c->rows, row);       /* people know the row, not its grade row */
     va_list args;
     va_start(args, format);
     vsnprintf(f.text, sizeof f.text, format, args);
@@ -66,10 +67,13 @@ static void check_result(check *c, const ledger_record *r)
     c->next_piece = r->piece + 1;
     if (r->piece + 1 < r->n_pieces) return;
     uint64_t slot = row_table_slot(c->rows, r->row, r->sample);
-    if (get(c->seen, slot)) report(c, true, r->row, r->place, "sample %u has a second result", r->sample);
-    else if (get(c->failed, row_table_slot(c->rows, r->row, 0))) report(c, true, r->row, r->place, "sample %u has a result after the row's error", r->sample);
+    bool is_grade = row_table_is_grade(c->rows, r->row);
+    row_index row = row_table_graded(c->rows, r->row);
+    if (get(c->seen, slot)) report(c, true, r->row, r->place, "sample %u has a second %s", r->sample, is_grade ? "verdict" : "result");
+    else if (get(c->failed, row_table_slot(c->rows, row, 0))) report(c, true, r->row, r->place, "sample %u has a %s after the row's error", r->sample, is_grade ? "verdict" : "result");
+    else if (is_grade && !get(c->seen, row_table_slot(c->rows, row, r->sample))) report(c, true, r->row, r->place, "sample %u has a verdict before its result", r->sample);
     set(c->seen, slot);
-    c->report->n_results++;
+    *(is_grade ? &c->report->n_verdicts : &c->report->n_results) += 1;
 }
 
 static void check_error(check *c, const ledger_record *r)
@@ -160,18 +164,26 @@ static void check_segment(check *c, const uint8_t *data, size_t n_bytes, uint32_
         report(c, c->has_last_row, c->last_row, (ledger_place){ segment, end_of_marked }, "the segment does not end in a marker but another one follows");
 }
 
+/* Samples of the row (or grade row) without a record; *first is the lowest. */
+static uint32_t count_missing(const check *c, row_index row, uint32_t *first)
+{
+    uint64_t slot = row_table_slot(c->rows, row, 0);
+    uint32_t n_missing = 0;
+    for (uint32_t s = row_table_samples(c->rows, row); s-- > 0;)
+        if (!get(c->seen, slot + s)) { n_missing++; *first = s; }
+    return n_missing;
+}
+
 static void check_missing(check *c)
 {
+    bool is_graded = row_table_is_graded(c->rows);
     for (row_index row = { 0 }; row.v < row_table_n_rows(c->rows); row.v++) {
-        uint64_t slot = row_table_slot(c->rows, row, 0);
-        if (get(c->failed, slot)) continue;
-        uint32_t n = row_table_samples(c->rows, row), n_missing = 0, first = 0;
-        for (uint32_t s = n; s-- > 0;)
-            if (!get(c->seen, slot + s)) { n_missing++; first = s; }
-        if (n_missing == 0) continue;
+        if (get(c->failed, row_table_slot(c->rows, row, 0))) continue;
+        uint32_t first = 0, n = count_missing(c, row, &first), n_verdicts = n == 0 && is_graded ? count_missing(c, row_table_grade_of(c->rows, row), &first) : 0;
+        if (n + n_verdicts == 0) continue;
         c->report->n_rows_open++;
         if (c->report->closed && c->report->cause == LEDGER_COMPLETED)
-            report(c, true, row, (ledger_place){ 0 }, "%u of its %u results are missing, the first is sample %u", n_missing, n, first);
+            report(c, true, row, (ledger_place){ 0 }, "%u of its %u %s are missing, the first is sample %u", n + n_verdicts, row_table_samples(c->rows, row), n ? "results" : "verdicts", first);
     }
 }
 

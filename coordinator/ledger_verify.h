@@ -15,7 +15,7 @@ typedef struct {
 } ledger_finding;
 
 typedef struct {
-    uint64_t n_frames, n_results, n_errors, n_findings;
+    uint64_t n_frames, n_results, n_verdicts, n_errors, n_findings;     /* n_verdicts: results of grade rows, which n_results does not count */
     uint64_t n_rows_open;                /* rows without result or error (only a finding when the ledger is closed as completed) */
     uint64_t n_tail_bytes;               /* after the last marker: normal after a crash, a finding after CLOSE */
     bool closed; ledger_cause cause;

@@ -527,6 +527,43 @@ static void verify_passes_on_a_whole_ledger_and_counts(void **state)
     row_table_close(rows);
 }
 
+/* Of a graded job of two rows: row 0 has its verdict; what else is said of row 1 is the case's. */
+static void judge_verdicts(uint64_t extra_row, const char *sentence, uint64_t n_verdicts)
+{
+    fl_err err = { 0 };
+    verdict v = { 0 };
+    ledger_report report;
+    ledger *l = NULL;
+    row_table *rows = NULL;
+    temp_folder_remove(dir);
+    must(ledger_create(&l, dir, &err), &err);
+    append(l, &(ledger_record){ .kind = LEDGER_JOB, .body = text("{}") });
+    append_result(l, 0, 0, 0, 1, "a");
+    append_result(l, 2, 0, 0, 1, "verdict");
+    if (extra_row != 3) append_result(l, 1, 0, 0, 1, "b");
+    if (extra_row) append_result(l, extra_row, 0, 0, 1, "more");
+    if (extra_row == 3) append_result(l, 1, 0, 0, 1, "b");
+    append(l, &(ledger_record){ .kind = LEDGER_CLOSE, .cause = LEDGER_COMPLETED });
+    commit(l);
+    ledger_close(l);
+    must(row_table_open(&rows, 0, &err), &err);
+    for (int i = 0; i < 2; i++) must(row_table_add(rows, 1, 10, &err), &err);
+    must(row_table_add_grades(rows, &err), &err);
+    must(ledger_verify(dir, rows, judge, &v, &report, &err), &err);
+    assert_true(v.n > 0);
+    if (!strstr(v.last, sentence)) fail_msg("'%s' does not say '%s'", v.last, sentence);
+    assert_int_equal(report.n_verdicts, n_verdicts);
+    row_table_close(rows);
+}
+
+static void verify_misses_each_verdict_that_is_not_there_once(void **state)
+{
+    (void)state;
+    judge_verdicts(0, "1 of its 1 verdicts are missing", 1);
+    judge_verdicts(2, "1 of its 1 verdicts are missing", 2);     /* the second verdict of row 0 is named before it */
+    judge_verdicts(3, "sample 0 has a verdict before its result", 2);
+}
+
 static void verify_names_the_row_of_every_touched_record(void **state)
 {
     (void)state;
@@ -593,7 +630,7 @@ int main(void)
         T(committed_records_come_back_in_order), T(an_uncommitted_group_is_cut), T(every_truncation_reopens_at_the_last_marker),
         T(a_flip_before_a_marker_is_corrupt_with_its_place), T(a_page_that_was_never_written_is_a_torn_tail),
         T(a_record_after_the_closing_one_is_refused_on_replay), T(a_full_segment_is_left_for_the_next_and_a_missing_one_is_named),
-        T(the_index_finds_results_and_errors_in_any_order), T(verify_passes_on_a_whole_ledger_and_counts), T(verify_names_the_row_of_every_touched_record),
+        T(the_index_finds_results_and_errors_in_any_order), T(verify_passes_on_a_whole_ledger_and_counts), T(verify_names_the_row_of_every_touched_record), T(verify_misses_each_verdict_that_is_not_there_once),
         T(a_row_with_one_of_two_samples_is_not_finished), T(a_reader_follows_the_writer_from_marker_to_marker),
         T(a_reader_stops_at_a_torn_tail_and_names_a_changed_byte),
         T(verify_of_an_open_ledger_with_a_torn_tail_passes),
