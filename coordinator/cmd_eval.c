@@ -24,7 +24,7 @@
 #define FIRST_PART 8                                     /* of n, the first round of --stop-when-solved */
 
 typedef struct {
-    const char *tasks, *out, *temperature, *ks, *sweep, *to;
+    const char *tasks, *out, *temperature, *ks, *sweep, *to, *device;
     uint64_t n, max_tokens, seed, workers, graders, threads;
     bool chat, stop_when_solved, restart, as_json, per_task;
     flag_list models, set;
@@ -195,6 +195,7 @@ static int run_here(const evaluation *e, const eval_round *r)
     add_arg(&a, r->job, NULL);
     add_arg(&a, "--model", r->c->model);
     add_arg(&a, "--out", r->out);
+    add_arg(&a, "--device", o->device);
     add_number(&a, "--workers", o->workers);
     add_number(&a, "--graders", o->graders ? o->graders : (uint64_t)cores_here());
     add_number(&a, "--threads", o->threads);
@@ -436,7 +437,7 @@ static int evaluate(const eval_options *o)
 
 int cmd_eval(int argc, char **argv)
 {
-    eval_options o = { .n = 1, .max_tokens = TOKENS_DEFAULT, .workers = 1 };
+    eval_options o = { .n = 1, .max_tokens = TOKENS_DEFAULT, .workers = 1, .device = "auto" };
     const flag flags[] = {
         { "--model", FLAG_LIST, "PATH", "a model directory, a .gguf file, or demo; several are compared. With --to: the model's name", &o.models, 0, 0, true },
         { "-n", FLAG_NUMBER, "N", "samples of each task (default 1)", &o.n, 1, FL_SAMPLES_MAX, false },
@@ -451,6 +452,7 @@ int cmd_eval(int argc, char **argv)
         { "--out", FLAG_TEXT, "DIR", "folder for results and progress (default the tasks' name with .eval behind it)", &o.out, 0, 0, false },
         { "--workers", FLAG_NUMBER, "N", "worker processes that generate (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
         { "--graders", FLAG_NUMBER, "N", "worker processes that grade (default as many as there are cores)", &o.graders, 1, SPAWN_WORKERS_MAX, false },
+        { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to generate, as `run` has it (default auto)", &o.device, 0, 0, false },
         { "--threads", FLAG_NUMBER, "N", "threads of each worker that generates (default: its share of all cores)", &o.threads, 1, 1024, false },
         { "--to", FLAG_TEXT, "ENDPOINT", "run it on the fleet of this coordinator, which needs workers with --roles grade", &o.to, 0, 0, false },
         { "--restart", FLAG_SWITCH, "", "forget what DIR holds and begin anew", &o.restart, 0, 0, false },

@@ -24,7 +24,7 @@ def tasks_file(folder, n):
 
 
 def evaluate(tasks, out, *more, expect=0, **options):
-    return call([TOKENFLEET, "eval", tasks, "--model", "demo", "--out", out, "--json", *more], expect=expect, **options)
+    return call([TOKENFLEET, "eval", tasks, "--model", "demo", "--device", "cpu", "--out", out, "--json", *more], expect=expect, **options)
 
 
 def estimate(results, k):
@@ -81,7 +81,7 @@ def kill_something(run, dice):
 def check_killed(folder):
     """The coordinator is the run itself here: killing it kills the fleet; the same command goes on."""
     tasks, out, dice = tasks_file(folder, FEW), folder / "killed", random.Random(5)
-    command = [TOKENFLEET, "eval", str(tasks), "--model", "demo", "--out", str(out), "--json", *HOT]
+    command = [TOKENFLEET, "eval", str(tasks), "--model", "demo", "--device", "cpu", "--out", str(out), "--json", *HOT]
     n_killed = n_children = 0
     for _ in range(40):
         run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
