@@ -127,11 +127,17 @@ void eval_outcome_print_tasks(FILE *file, const eval_outcome *o)
     for (size_t i = 0; i < o->set->n_tasks; i++)
         if ((int)strlen(o->set->tasks[i].id) > width) width = (int)strlen(o->set->tasks[i].id);
     fprintf(file, "%-*s  passed", width, "task");
-    for (size_t k = 0; k < o->ks.n; k++) fprintf(file, "  pass@%-4u", o->ks.v[k]);
+    for (size_t k = 0; k < o->ks.n; k++) {
+        char head[24];
+        snprintf(head, sizeof head, "pass@%u", o->ks.v[k]);
+        fprintf(file, "  %9s", head);
+    }
     fputc('\n', file);
     for (size_t i = 0; i < o->set->n_tasks; i++) {
-        fprintf(file, "%-*s  %u/%u", width, o->set->tasks[i].id, o->counts[i].c, o->counts[i].n);
-        for (size_t k = 0; k < o->ks.n; k++) fprintf(file, "  %.4f   ", pass_at_k(o->counts[i], o->ks.v[k]));
+        char passed[24];
+        snprintf(passed, sizeof passed, "%u/%u", o->counts[i].c, o->counts[i].n);
+        fprintf(file, "%-*s  %6s", width, o->set->tasks[i].id, passed);
+        for (size_t k = 0; k < o->ks.n; k++) fprintf(file, "  %9.4f", pass_at_k(o->counts[i], o->ks.v[k]));
         fputc('\n', file);
     }
 }
