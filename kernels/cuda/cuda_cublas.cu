@@ -223,12 +223,11 @@ static void choose(ops_cuda *o, const cublas *c, prepared *p, int32_t bucket, co
     }
 }
 
-static bool trial_take(ops_cuda *o, trial *t, size_t x_bytes, size_t y_bytes)
+static bool trial_take(trial *t, size_t x_bytes, size_t y_bytes)
 {
     if (cudaMalloc(&t->x, x_bytes) == cudaSuccess && cudaMalloc(&t->want, y_bytes) == cudaSuccess && cudaMalloc(&t->got, y_bytes) == cudaSuccess &&
         cudaMalloc((void **)&t->n_differ, 4) == cudaSuccess) return true;
     cudaGetLastError();                                              /* out of memory is not sticky */
-    (void)o;
     return false;
 }
 static void trial_give(trial *t)
@@ -241,7 +240,7 @@ static bool prepare_one(ops_cuda *o, cublas *c, prepared *p, const weight *w, in
 {
     trial t = {};
     const size_t n_x = (size_t)most_rows * (size_t)p->n_in;
-    const bool is_ready = trial_take(o, &t, n_x * 2, (size_t)most_rows * (size_t)p->n_out * (p->is_f32 ? 4 : 2)) &&
+    const bool is_ready = trial_take(&t, n_x * 2, (size_t)most_rows * (size_t)p->n_out * (p->is_f32 ? 4 : 2)) &&
         c->layout_create(&p->w, c->type, (uint64_t)p->n_in, (uint64_t)p->n_out, p->n_in) == CUBLAS_STATUS_SUCCESS &&
         c->layout_create(&p->x, c->type, (uint64_t)p->n_in, 1, p->n_in) == CUBLAS_STATUS_SUCCESS &&
         c->layout_create(&p->y, p->is_f32 ? CUDA_R_32F : c->type, (uint64_t)p->n_out, 1, p->n_out) == CUBLAS_STATUS_SUCCESS;
