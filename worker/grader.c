@@ -174,10 +174,18 @@ static void job_done(grader *g, job *j)
     else list_push(&g->results, j);
 }
 
+/* Edge-triggered: a process that is just being forked holds copies of descriptors that we close, and those would be reported for as long as it takes to run. Each step looks at
+ * everything, so that no edge is missed. */
 static void watch(const grader *g, int fd)
 {
-    struct epoll_event event = {.events = EPOLLIN};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
     if (fd >= 0) epoll_ctl(g->epoll_fd, EPOLL_CTL_ADD, fd, &event);  /* one that cannot be watched is seen by the timer */
+}
+
+static void drain_events(const grader *g)
+{
+    struct epoll_event events[64];
+    while (epoll_wait(g->epoll_fd, events, 64, 0) == 64) { }
 }
 
 static void unwatch(const grader *g, int fd)
@@ -677,6 +685,7 @@ fl_status grader_step(grader *g, fl_err *err)
     int64_t at_ms = now();
     fl_err own;
     if (!err) err = &own;
+    drain_events(g);
     if (read(g->timer_fd, &ticks, sizeof ticks) < 0 && errno != EAGAIN) return fl_fail_errno(err, errno, "grading: cannot read its timer");
     for (size_t i = 0; i < g->n_slots; i++) checker_tend(g, &g->checkers[i], at_ms, err);
     for (size_t i = 0; i < g->n_candidates; i++) candidate_tend(g, &g->candidates[i], at_ms);
@@ -699,6 +708,7 @@ static fl_status try_sandbox(grader *g, fl_err *err)
     while (g->checkers[0].state == CHECKER_STARTING && now() < until_ms) {
         struct pollfd p = {.fd = g->epoll_fd, .events = POLLIN};
         poll(&p, 1, TICK_MS);
+        drain_events(g);
         checker_tend(g, &g->checkers[0], now(), err);
     }
     if (g->checkers[0].state == CHECKER_FREE) return FL_OK;

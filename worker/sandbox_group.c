@@ -176,6 +176,8 @@ void sandbox_group_sweep(void)
 
 void sandbox_group_close(sandbox_group *group)
 {
+    if (group->version == 1) put(group->path[MEMORY], "memory.force_empty", "0");     /* pages that are charged to it would keep it in the kernel, nameless */
+    if (group->version == 2) put(group->path[MEMORY], "memory.reclaim", "1G");
     for (int i = 0; i < SANDBOX_GROUP_PARTS; i++) {
         if (group->path[i][0]) rmdir(group->path[i]);
     }

@@ -58,7 +58,7 @@ static grade_task add_task(void)
 {
     return (grade_task){.mode = GRADE_CHECK, .task_id = TEXT("add"), .prompt = TEXT("def add(a, b):\n    \"\"\"The sum.\"\"\"\n"), .entry_point = TEXT("add"),
                         .canonical_solution = TEXT("    return a + b\n"),
-                        .test = TEXT("def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(2, 2) == 4\n    assert candidate(-1, 1) == 0\n")};
+                        .test = TEXT("def check(candidate):\n    cases = [(1, 2, 3), (2, 2, 4), (-1, 1, 0)]\n    assert all(map(lambda case: candidate(case[0], case[1]) == case[2], cases))\n")};
 }
 
 /* The part of an honest file that follows `# ---- NAME`; the add task's own when there is none. */

@@ -1,0 +1,4 @@
+# expect: error
+def add(a, b):
+    yield a
+    raise GeneratorExit
