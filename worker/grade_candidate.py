@@ -101,6 +101,9 @@ def failure_of(error):
 
 
 def main():
+    import _signal
+    for number in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):   # ignored until here, as bubblewrap ignores them
+        _signal.signal(number, _signal.SIG_DFL)
     send_frame(posix, LINK, b"ready")
     function, bytes_max = None, 1 << 20
     sys.path[:] = [p for p in sys.path if p] + ["/usr/local/lib/python3.%d/dist-packages" % sys.version_info[1], "/usr/lib/python3/dist-packages"]

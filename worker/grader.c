@@ -402,14 +402,14 @@ static void set_result(grade_result *r, grade_verdict verdict, const char *detai
     snprintf(r->detail, sizeof r->detail, "%s", detail);
 }
 
-/* How a completion ended that closed its channel before the check was over. SIGKILL can only have come from the kernel: nothing inside may kill pid 1. */
+/* How a completion ended that closed its channel before the check was over. SIGKILL can only have come from outside: nothing inside may kill pid 1. */
 static void set_gone(const grader *g, grade_result *r, const candidate *c)
 {
     char text[120];
-    int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 0;
+    int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 128 + SIGKILL;
     if (!c->we_killed && code == 128 + SIGKILL && c->end_ms - c->run_ms >= cpu_limit_ms(g, c->job)) { set_result(r, GRADE_TIMEOUT, "its CPU time ran out"); return; }
-    if (!c->we_killed && code == 128 + SIGKILL) { set_result(r, GRADE_MEMORY, "the machine's memory ran out"); return; }
-    if (c->we_killed || !WIFEXITED(c->status)) snprintf(text, sizeof text, "the completion closed its channel");
+    if (!c->we_killed && code == 128 + SIGKILL) { set_result(r, GRADE_SANDBOX_FAULT, "it was killed from outside, or the machine's memory ran out"); return; }
+    if (c->we_killed) snprintf(text, sizeof text, "the completion closed its channel");
     else if (code > 128 && code < 128 + NSIG) snprintf(text, sizeof text, "the completion's process was ended by SIG%s", sigabbrev_np(code - 128) ? sigabbrev_np(code - 128) : "?");
     else snprintf(text, sizeof text, "the completion ended its process with exit status %d", code);
     set_result(r, GRADE_ERROR, text);

@@ -5,7 +5,8 @@
  * Limits   CPU time decides, not wall time: max(cpu_ms_min, cpu_factor x what the canonical solution took on this machine), measured with the task's first sample.
  *          A timeout stands when it came again with nothing else in flight.
  * Loop     one descriptor for poll (grader_fd): readable when grader_step has something to do, its own timers included. No call here blocks but grader_open and _close.
- * Threads  belongs to one thread, which must live as long as the grader: its sandboxes die with the thread that started them. It waits only for its own children. */
+ * Ending   its sandboxes end with the process, however that ends. It waits only for its own children.
+ * Threads  belongs to one thread. */
 #ifndef WORKER_GRADER_H
 #define WORKER_GRADER_H
 

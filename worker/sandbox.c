@@ -124,7 +124,7 @@ __attribute__((noreturn)) static void become_sandbox(const sandbox_kit *kit, con
     int high[INFO_FD + 1];
     sigset_t none;
     sigemptyset(&none);
-    for (int signal_number = 1; signal_number < NSIG; signal_number++) signal(signal_number, SIG_DFL);
+    for (int n = 1; n < NSIG; n++) signal(n, n == SIGTERM || n == SIGINT || n == SIGHUP ? SIG_IGN : SIG_DFL);      /* bubblewrap stays when a whole service is told to stop */
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (group) sandbox_group_enter(group);
     for (int i = 0; i <= INFO_FD; i++) {
@@ -145,36 +145,96 @@ __attribute__((noreturn)) static void become_sandbox(const sandbox_kit *kit, con
     _exit(127);
 }
 
+static int inner_of(const char *info)
+{
+    const char *at = strstr(info, "\"child-pid\":");
+    return at ? atoi(at + strlen("\"child-pid\":")) : 0;
+}
+
+/* The process between the grader and bubblewrap: it lives until the sandbox has ended, and ends it when the grader does, however that came. bubblewrap's own --die-with-parent is not enough:
+ * when its parent dies just then, its half-made child waits for ever. So the guard waits until bubblewrap has said which process is pid 1 inside (`info`), and kills that one.
+ * Like all between fork and exec, it calls nothing that allocates. Its status is bubblewrap's; SIGKILL when that was ended from outside. */
+__attribute__((noreturn)) static void guard(const sandbox_kit *kit, const command *c, int fds[INFO_FD + 1], const sandbox_group *group, int life_fd, int report_fd)
+{
+    enum { LIFE_FD = 3, REPORT_FD = 4, INFO_READ_FD = 5 };
+    int info[2], inner_pidfd = -1, status = 0;
+    bool is_alive = true, is_known = false;
+    char text[512];
+    setsid();
+    prctl(PR_SET_NAME, "grade-guard");
+    signal(SIGTERM, SIG_IGN);                                        /* a whole service is told to stop: the worker drains, and what it grades goes on */
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    if (pipe2(info, O_CLOEXEC) != 0) _exit(125);
+    fds[INFO_FD] = info[1];
+    pid_t outer = fork();
+    if (outer < 0) _exit(125);
+    if (outer == 0) become_sandbox(kit, c, fds, group);
+    int high[3] = {fcntl(life_fd, F_DUPFD, FREE_FD), fcntl(report_fd, F_DUPFD, FREE_FD), fcntl(info[0], F_DUPFD, FREE_FD)};
+    int outer_pidfd = pidfd_open(outer, 0);
+    if (outer_pidfd < 0 || high[0] < 0 || high[1] < 0 || high[2] < 0 || dup2(outer_pidfd, 0) < 0 || dup2(high[0], LIFE_FD) < 0 || dup2(high[1], REPORT_FD) < 0 || dup2(high[2], INFO_READ_FD) < 0) _exit(125);
+    close_range(1, 2, 0);
+    close_range(INFO_READ_FD + 1, ~0u, 0);
+    for (;;) {
+        struct pollfd p[3] = {{.fd = 0, .events = POLLIN}, {.fd = is_alive ? LIFE_FD : -1, .events = POLLIN}, {.fd = is_known ? -1 : INFO_READ_FD, .events = POLLIN}};
+        if (poll(p, 3, -1) < 0) continue;
+        if (p[2].revents) {
+            ssize_t n = read(INFO_READ_FD, text, sizeof text - 1);
+            is_known = true;
+            text[n > 0 ? n : 0] = '\0';
+            int inner = inner_of(text);
+            if (inner > 1) inner_pidfd = pidfd_open(inner, 0);
+            if (n > 0 && write(REPORT_FD, text, (size_t)n) < 0) is_alive = false;
+            close(REPORT_FD);
+        }
+        if (p[1].revents) is_alive = false;
+        if (!is_alive && inner_pidfd >= 0) pidfd_send_signal(inner_pidfd, SIGKILL, NULL, 0);
+        if (p[0].revents) break;
+        if (!is_alive && inner_pidfd >= 0) poll(p, 1, -1);
+    }
+    if (waitpid(outer, &status, 0) != outer || !WIFEXITED(status)) kill(getpid(), SIGKILL);
+    _exit(WEXITSTATUS(status));
+}
+
 fl_status sandbox_start(sandbox *box, const sandbox_kit *kit, int link_fd, int program_fd, int output_fd, const sandbox_group *group, fl_err *err)
 {
     fl_status st = FL_OK;
-    int info[2] = {-1, -1}, null_fd = -1, filter_fd = -1;
+    int report[2] = {-1, -1}, life[2] = {-1, -1}, null_fd = -1, filter_fd = -1;
     char filter_path[40];
     command c = {.n = 0};
     *box = SANDBOX_NONE;
     snprintf(filter_path, sizeof filter_path, "/proc/self/fd/%d", kit->filter_fd);
     null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     filter_fd = open(filter_path, O_RDONLY | O_CLOEXEC);             /* its own place in the file: bwrap reads it to its end */
-    if (null_fd < 0 || filter_fd < 0 || pipe2(info, O_CLOEXEC) != 0) { st = fl_fail_errno(err, errno, "grading: cannot prepare a sandbox"); goto done; }
+    if (null_fd < 0 || filter_fd < 0 || pipe2(report, O_CLOEXEC) != 0 || pipe2(life, O_CLOEXEC) != 0) { st = fl_fail_errno(err, errno, "grading: cannot prepare a sandbox"); goto done; }
     make_command(&c, kit);
-    const int fds[INFO_FD + 1] = {null_fd, output_fd, output_fd, link_fd, program_fd, filter_fd, info[1]};
+    int fds[INFO_FD + 1] = {null_fd, output_fd, output_fd, link_fd, program_fd, filter_fd, -1};
     pid_t pid = fork();
     if (pid < 0) { st = fl_fail_errno(err, errno, "grading: cannot start a process"); goto done; }
-    if (pid == 0) become_sandbox(kit, &c, fds, group);
+    if (pid == 0) {
+        close(life[1]);
+        close(report[0]);
+        guard(kit, &c, fds, group, life[0], report[1]);
+    }
     box->outer = pid;
     box->outer_pidfd = pidfd_open(pid, 0);
-    if (box->outer_pidfd < 0 || fcntl(info[0], F_SETFL, O_NONBLOCK) != 0) {
+    box->life_fd = life[1];
+    life[1] = -1;
+    if (box->outer_pidfd < 0 || fcntl(report[0], F_SETFL, O_NONBLOCK) != 0) {
         st = fl_fail_errno(err, errno, "grading: cannot hold a process by a descriptor (Linux 5.3 or later is needed)");
         sandbox_end(box);
         goto done;
     }
-    box->info_fd = info[0];
-    info[0] = -1;
+    box->info_fd = report[0];
+    report[0] = -1;
 done:
     if (null_fd >= 0) close(null_fd);
     if (filter_fd >= 0) close(filter_fd);
-    if (info[0] >= 0) close(info[0]);
-    if (info[1] >= 0) close(info[1]);
+    for (int i = 0; i < 2; i++) {
+        if (report[i] >= 0) close(report[i]);
+        if (life[i] >= 0) close(life[i]);
+    }
     return st;
 }
 
@@ -186,7 +246,7 @@ static bool has_ended(int pidfd)
     return poll(&p, 1, 0) == 1;
 }
 
-/* Read from bubblewrap which process is pid 1 inside. It is bubblewrap's child, unreaped while that one lives, so its number is still its own when we take hold of it. */
+/* Hear from the guard which process is pid 1 inside. It is bubblewrap's child, unreaped while that one and so the guard lives, so its number is still its own when we take hold of it. */
 static void learn_inner(sandbox *box)
 {
     char text[512];
@@ -197,8 +257,7 @@ static void learn_inner(sandbox *box)
     box->info_fd = -1;
     if (n <= 0) return;
     text[n] = '\0';
-    const char *at = strstr(text, "\"child-pid\":");
-    int pid = at ? atoi(at + strlen("\"child-pid\":")) : 0;
+    int pid = inner_of(text);
     if (pid <= 1) return;
     int pidfd = pidfd_open(pid, 0);
     if (pidfd < 0) return;
@@ -209,11 +268,11 @@ static void learn_inner(sandbox *box)
 
 void sandbox_kill(sandbox *box)
 {
-    if (box->outer == 0 && box->inner_pidfd < 0) return;
-    box->is_killed = true;
+    if (box->outer == 0) return;
     learn_inner(box);
     if (box->inner_pidfd >= 0) pidfd_send_signal(box->inner_pidfd, SIGKILL, NULL, 0);
-    else if (box->info_fd < 0 && box->outer > 0) kill(box->outer, SIGKILL);     /* it ended without having made anything */
+    if (box->life_fd >= 0) close(box->life_fd);                      /* the guard does the same, also when it is not known yet */
+    box->life_fd = -1;
 }
 
 bool sandbox_reap(sandbox *box, int *status)
@@ -222,7 +281,7 @@ bool sandbox_reap(sandbox *box, int *status)
     if (box->outer == 0) return true;
     learn_inner(box);
     if (!has_ended(box->outer_pidfd)) return false;
-    if (box->inner_pidfd >= 0 && !has_ended(box->inner_pidfd)) {     /* bubblewrap itself was killed: what it started follows it */
+    if (box->inner_pidfd >= 0 && !has_ended(box->inner_pidfd)) {     /* guard or bubblewrap were killed: what they started follows them */
         pidfd_send_signal(box->inner_pidfd, SIGKILL, NULL, 0);
         return false;
     }
@@ -231,22 +290,23 @@ bool sandbox_reap(sandbox *box, int *status)
     close(box->outer_pidfd);
     if (box->inner_pidfd >= 0) close(box->inner_pidfd);
     if (box->info_fd >= 0) close(box->info_fd);
+    if (box->life_fd >= 0) close(box->life_fd);
     *box = SANDBOX_NONE;
     return true;
 }
 
 void sandbox_end(sandbox *box)
 {
-    if (box->outer > 0 && box->outer_pidfd < 0) {                     /* only when it could not be held: nothing inside has begun */
-        kill(box->outer, SIGKILL);
+    if (box->outer > 0 && box->outer_pidfd < 0) {                     /* only when it could not be held: its guard ends it */
+        sandbox_kill(box);
         waitpid(box->outer, NULL, 0);
         *box = SANDBOX_NONE;
         return;
     }
     while (box->outer != 0) {
         sandbox_kill(box);
-        struct pollfd p[2] = {{.fd = box->outer_pidfd, .events = POLLIN}, {.fd = box->info_fd, .events = POLLIN}};
-        poll(p, box->info_fd >= 0 ? 2 : 1, 20);
+        struct pollfd p = {.fd = box->outer_pidfd, .events = POLLIN};
+        poll(&p, 1, 20);
         if (sandbox_reap(box, NULL)) return;
     }
 }

@@ -6,8 +6,8 @@
  *          count only from within), and by a control group where there is one (worker/sandbox_group.h).
  * Program  Python's marshal form of a module's code, or source that begins with '#'; it runs with descriptor SANDBOX_LINK_FD, and nothing else is open but 0 (/dev/null), 1 and 2.
  * Ending   Python is pid 1 inside: nothing inside can kill it, and when it ends or is killed from here the kernel kills and waits for every other process of the namespace, whatever
- *          session or parent it has. bubblewrap reaps it and is our child. The sandbox dies with the thread that started it.
- * Threads  belongs to the thread that started it. */
+ *          session or parent it has. bubblewrap reaps it. Between it and us stands a guard, our child, which ends the sandbox when our process ends.
+ * Threads  belongs to one thread. */
 #ifndef WORKER_SANDBOX_H
 #define WORKER_SANDBOX_H
 
@@ -34,22 +34,22 @@ void      sandbox_kit_close(sandbox_kit *kit);                       /* accepts 
 fl_status sandbox_sealed_file(int *out, const char *name, const void *bytes, size_t n, fl_err *err);
 
 typedef struct {
-    pid_t outer;                         /* bubblewrap, our child; 0: none */
+    pid_t outer;                         /* the guard, our child, bubblewrap's parent; 0: none */
     pid_t inner;                         /* pid 1 inside, as seen from here; 0: not known yet */
     int outer_pidfd, inner_pidfd;        /* -1: none */
-    int info_fd;                         /* bubblewrap says on it what `inner` is; -1 afterwards */
-    bool is_killed;                      /* by sandbox_kill */
+    int info_fd;                         /* the guard says on it what `inner` is; -1 afterwards */
+    int life_fd;                         /* its guard ends it when this is closed, also by our end; -1: it was */
 } sandbox;
 
-#define SANDBOX_NONE ((sandbox){.outer_pidfd = -1, .inner_pidfd = -1, .info_fd = -1})
+#define SANDBOX_NONE ((sandbox){.outer_pidfd = -1, .inner_pidfd = -1, .info_fd = -1, .life_fd = -1})
 
 /* Start one. link_fd, program_fd and output_fd (its stdout and stderr) stay the caller's. `group` may be NULL. The descriptor to poll for its end is outer_pidfd. */
 fl_status sandbox_start(sandbox *box, const sandbox_kit *kit, int link_fd, int program_fd, int output_fd, const sandbox_group *group, fl_err *err);
 
-/* End all that runs inside. Does not wait; a sandbox that is just being made ends as soon as it is known what to kill, so call it again until sandbox_reap is true. */
+/* End all that runs inside. Does not wait: sandbox_reap says when it is over. */
 void sandbox_kill(sandbox *box);
 
-/* True when it has ended, wholly: nothing of it runs, its descriptors are closed and the object is SANDBOX_NONE again. *status is bubblewrap's wait status. */
+/* True when it has ended, wholly: nothing of it runs, its descriptors are closed and the object is SANDBOX_NONE again. *status is bubblewrap's wait status; a signal when it was ended from outside. */
 bool sandbox_reap(sandbox *box, int *status);
 
 /* sandbox_kill and sandbox_reap, waiting. */
