@@ -172,6 +172,7 @@ fl_status engine_open(engine **out, const engine_options *options, fl_err *err)
     if ((status = memory_plan_make(&e->plan, e->m, e->o, options, err)) != FL_OK) goto done;
     if ((status = memory_plan_check(&e->plan, err)) != FL_OK) goto done;
     if ((status = model_load(e->m, e->o, e->plan.n_rows, e->plan.context, err)) != FL_OK) goto done;
+    if ((status = model_prepare(e->m, e->plan.n_logit_rows, err)) != FL_OK) goto done;
     if ((status = describe(e, options->model, err)) != FL_OK) goto done;
     if ((status = open_tokenizer(e, options->model, e->info.n_vocab, err)) != FL_OK) goto done;
     if ((status = open_pools(e, err)) != FL_OK) goto done;

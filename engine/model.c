@@ -26,6 +26,7 @@ struct model {
     rope_table ropes[2];                 /* of full and of sliding layers; the second stays empty where they are equal */
     scratch_space scratch;               /* activations: owned memory of the device */
     family_view view;
+    product_list products;
     weight embed, head, final_norm;
     float *x, *picked;                   /* [n_rows_max, hidden]: the residual stream */
     int32_t n_rows_max, context_max;
@@ -131,8 +132,17 @@ static fl_status take_values(weight *out, const bind_context *c, const weight_so
     return fp8_expand(values, s->t, s->scale, s->n, s->rows, s->cols, s->fp8_block, err);
 }
 
+static void note_product(product_list *list, const weight *w, weight_use use)
+{
+    const bool is_f32 = use == WEIGHT_LINEAR_F32;
+    if (use == WEIGHT_SMALL || use == WEIGHT_MATRIX || list->n == PRODUCTS_MAX) return;
+    for (int32_t i = 0; i < list->n; i++)
+        if (list->v[i].w.n_rows == w->n_rows && list->v[i].w.n_cols == w->n_cols && list->v[i].w.type == w->type && list->v[i].is_f32 == is_f32) return;
+    list->v[list->n++] = (ops_product){ .w = *w, .is_f32 = is_f32 };
+}
+
 /* Find the tensor `name`, hold its shape against n (0: one matrix) of [rows, cols], and view or store its values. */
-static fl_status bind_tensor(weight *out, const bind_context *c, int32_t n, int32_t rows, int32_t cols, bool is_small, fl_err *err, const char *format, va_list args)
+static fl_status bind_tensor(weight *out, const bind_context *c, int32_t n, int32_t rows, int32_t cols, weight_use use, fl_err *err, const char *format, va_list args)
 {
     char name[256], want[64];
     gguf_change change = GGUF_AS_IS;
@@ -140,7 +150,7 @@ static fl_status bind_tensor(weight *out, const bind_context *c, int32_t n, int3
     weight_source source = { .t = t, .n = n ? n : 1, .rows = rows, .cols = cols, .fp8_block = c->config->fp8_block, .change = change, .head_dim = c->config->head_dim };
     fl_status st = FL_OK;
     if (c->weights) {
-        if ((st = check_tensor(t, c, name, is_small || rows == 1, err)) != FL_OK) return st;
+        if ((st = check_tensor(t, c, name, use == WEIGHT_SMALL || rows == 1, err)) != FL_OK) return st;
         bool fits = n ? t->n_dims == 3 && t->shape[0] == n && t->shape[1] == rows && t->shape[2] == cols
                       : (t->n_dims == 2 && t->shape[0] == rows && t->shape[1] == cols) || (t->n_dims == 1 && rows == 1 && t->shape[0] == cols)
                      || (t->n_dims == 3 && t->shape[0] == rows && t->shape[1] == 1 && t->shape[2] == cols);
@@ -154,17 +164,36 @@ static fl_status bind_tensor(weight *out, const bind_context *c, int32_t n, int3
     } else {
         choose_values(&source, c, name);
     }
-    if (c->store) return weight_store_put(c->store, out, &source, is_small, err);
-    if (c->weights) return take_values(out, c, &source, err);
-    *out = (weight){ NULL, DTYPE_BF16, rows, cols };     /* random, and only looked at */
-    return FL_OK;
+    if (c->store) st = weight_store_put(c->store, out, &source, use == WEIGHT_SMALL, err);
+    else if (c->weights) st = take_values(out, c, &source, err);
+    else *out = (weight){ NULL, DTYPE_BF16, rows, cols };        /* random, and only looked at */
+    if (st == FL_OK && !c->is_dry) note_product(c->products, out, use);
+    return st;
 }
 
 fl_status bind_weight(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...)
 {
     va_list args;
     va_start(args, name);
-    fl_status st = bind_tensor(out, c, 0, rows, cols, false, err, name, args);
+    fl_status st = bind_tensor(out, c, 0, rows, cols, WEIGHT_LINEAR, err, name, args);
+    va_end(args);
+    return st;
+}
+
+fl_status bind_gate(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...)
+{
+    va_list args;
+    va_start(args, name);
+    fl_status st = bind_tensor(out, c, 0, rows, cols, WEIGHT_LINEAR_F32, err, name, args);
+    va_end(args);
+    return st;
+}
+
+fl_status bind_matrix(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...)
+{
+    va_list args;
+    va_start(args, name);
+    fl_status st = bind_tensor(out, c, 0, rows, cols, WEIGHT_MATRIX, err, name, args);
     va_end(args);
     return st;
 }
@@ -173,7 +202,7 @@ fl_status bind_small(weight *out, const bind_context *c, int32_t rows, int32_t c
 {
     va_list args;
     va_start(args, name);
-    fl_status st = bind_tensor(out, c, 0, rows, cols, true, err, name, args);
+    fl_status st = bind_tensor(out, c, 0, rows, cols, WEIGHT_SMALL, err, name, args);
     va_end(args);
     return st;
 }
@@ -183,7 +212,7 @@ fl_status bind_stack(weight *out, const bind_context *c, int32_t n, int32_t rows
     weight all;
     va_list args;
     va_start(args, name);
-    fl_status st = bind_tensor(&all, c, n, rows, cols, false, err, name, args);
+    fl_status st = bind_tensor(&all, c, n, rows, cols, WEIGHT_MATRIX, err, name, args);
     va_end(args);
     if (st != FL_OK) return st;
     const weight stack = { all.data, all.type, n * rows, cols };
@@ -228,10 +257,13 @@ static fl_status bind_ends(model *m, const bind_context *c, const char *head_pre
     const model_config *config = &m->config;
     bind_context top = *c;
     top.prefix = head_prefix;
-    fl_status st = bind_weight(&m->embed, c, config->n_vocab, config->hidden, err, "embed_tokens.weight");
+    fl_status st = bind_matrix(&m->embed, c, config->n_vocab, config->hidden, err, "embed_tokens.weight");
     if (st == FL_OK) st = bind_small(&m->final_norm, c, 1, config->hidden, err, "norm.weight");
-    if (st == FL_OK && config->tied_head) m->head = m->embed;
-    else if (st == FL_OK) st = bind_weight(&m->head, &top, config->n_vocab, config->hidden, err, "lm_head.weight");
+    if (st == FL_OK && config->tied_head) {
+        m->head = m->embed;
+        if (!c->is_dry) note_product(c->products, &m->head, WEIGHT_LINEAR_F32);
+    }
+    if (st == FL_OK && !config->tied_head) st = bind_gate(&m->head, &top, config->n_vocab, config->hidden, err, "lm_head.weight");
     return st;
 }
 
@@ -240,8 +272,9 @@ static fl_status bind_all(model *m, bool is_dry, weight_store *store, fl_err *er
 {
     const size_t prefix = m->weights ? find_prefix(m->weights) : 0;
     bind_context c = { .weights = m->weights, .random_seed = m->random_seed, .store = store, .config = &m->config, .prefix = prefixes[prefix].body,
-                       .arena = &m->views, .is_dry = is_dry, .values = &m->values, .quantized_cols = &m->quantized_cols, .expanded_bytes = &m->expanded_bytes };
+                       .products = &m->products, .arena = &m->views, .is_dry = is_dry, .values = &m->values, .quantized_cols = &m->quantized_cols, .expanded_bytes = &m->expanded_bytes };
     m->expanded_bytes = 0;
+    m->products.n = 0;
     fl_arena_fini(&m->views);                            /* of the time before */
     fl_arena_init(&m->views, 1 << 16, 0);
     fl_status st = bind_ends(m, &c, prefixes[prefix].head, err);
@@ -415,6 +448,18 @@ fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, 
     m->view.routing_ids = m->routing_ids;
     m->view.routing_weights = m->routing_weights;
     return FL_OK;
+}
+
+fl_status model_prepare(model *m, int32_t n_logits, fl_err *err)
+{
+    char note[OPS_NOTE_BYTES] = "";
+    for (int32_t i = 0; i < m->products.n; i++) {
+        ops_product *p = &m->products.v[i];
+        p->n_rows = p->w.data == m->head.data && n_logits < m->n_rows_max ? n_logits : m->n_rows_max;
+    }
+    fl_status st = m->o->prepare(m->o, m->products.v, m->products.n, note, err);
+    if (st == FL_OK && note[0]) fl_log(FL_LOG_INFO, "engine: %s", note);
+    return st;
 }
 
 fl_status model_open(model **out, const char *path, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)

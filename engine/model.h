@@ -43,7 +43,11 @@ fl_status model_measure(model_needs *needs, model *m, const ops *o, int32_t n_ro
 /* Make a mapped model ready to run: every value is read once, and stored on a device that is not the host. `o` is borrowed for life. FL_CORRUPT for a NaN, FL_FULL without memory; then it can only be closed. */
 fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err);
 
-/* Both. */
+/* Let the device find its fastest kernels for this model's products, of at most n_logits rows of logits at a time. Once, after model_load, while the device has memory to try; results
+ * are the same without it. */
+fl_status model_prepare(model *m, int32_t n_logits, fl_err *err);
+
+/* model_map and model_load. */
 fl_status model_open(model **out, const char *path, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err);
 void      model_close(model *m);                         /* accepts NULL */
 

@@ -7,11 +7,20 @@
 #include "engine/weight_store.h"
 #include "proto/arena.h"
 
+/* What a weight is for: a factor of ops.linear or of linear_f32, another matrix, or no factor of a product. */
+typedef enum { WEIGHT_LINEAR, WEIGHT_LINEAR_F32, WEIGHT_MATRIX, WEIGHT_SMALL } weight_use;
+
+#define PRODUCTS_MAX 64
+
+/* The different products of a model, with one weight each. */
+typedef struct { ops_product v[PRODUCTS_MAX]; int32_t n; } product_list;
+
 /* Bind context: where tensors come from and where views go. */
 typedef struct {
     const weight_files *weights;     /* NULL: every tensor that is asked for is there, with random values of random_seed */
     uint64_t random_seed;
     weight_store *store;             /* where values go on a device; NULL: they stay mapped (or, when dry, nobody asks where) */
+    product_list *products;          /* grows by what is new; those beyond its end are slower */
     const model_config *config;
     const char *prefix;              /* of the text model's tensors: "model.", "model.language_model." ... */
     fl_arena *arena;                 /* of views; lives as long as the model */
@@ -30,10 +39,16 @@ void *scratch_take(scratch_space *s, size_t n_bytes);    /* 256-byte aligned; NU
  * quantized type), naming file and tensor. */
 fl_status bind_weight(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...) __attribute__((format(printf, 6, 7)));
 
+/* The same of a factor of linear_f32: routers, gates of a head, the head of the model. */
+fl_status bind_gate(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...) __attribute__((format(printf, 6, 7)));
+
+/* The same of a matrix for other operations: one expert's, the embedding. */
+fl_status bind_matrix(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...) __attribute__((format(printf, 6, 7)));
+
 /* The same of what is no factor of a product: norms, biases, taps of a convolution. On a device it is fp32. */
 fl_status bind_small(weight *out, const bind_context *c, int32_t rows, int32_t cols, fl_err *err, const char *name, ...) __attribute__((format(printf, 6, 7)));
 
-/* n matrices stacked in one tensor [n, rows, cols]: out[i] views the i-th. */
+/* The experts' matrices stacked in one tensor [n, rows, cols]: out[i] views the i-th. */
 fl_status bind_stack(weight *out, const bind_context *c, int32_t n, int32_t rows, int32_t cols, fl_err *err, const char *name, ...) __attribute__((format(printf, 7, 8)));
 bool      bind_has(const bind_context *c, const char *name, ...) __attribute__((format(printf, 2, 3)));
 

@@ -51,6 +51,7 @@ fl_status bench_model_open(bench_model *b, const char *path, ops *o, int32_t n_s
     const cache_needs needs = model_config_caches(c);
     const ops_limits limits = { n_rows_max, n_seqs, n_logits_max, b->stride, c->n_heads, c->head_dim };
     if (model_context(b->m) < context) return fl_fail(err, FL_INVALID, "bench: the model's context is %d, below the %d that are asked for", model_context(b->m), context);
+    if ((st = model_prepare(b->m, n_logits_max, err)) != FL_OK) return st;
     st = kv_cache_open(&b->kv, o, needs.kv_layers, c->n_kv_heads, c->head_dim, n_seqs * b->stride, err);
     if (st == FL_OK) st = state_pool_open(&b->states, o, needs.state_layers, needs.delta_floats, needs.conv_floats, n_seqs, err);
     if (st == FL_OK) st = take_lists(b, err);

@@ -47,7 +47,7 @@ static fl_status laguna_bind(void **out, const bind_context *c, fl_err *err)
         st = bind_small(&w->input_norm, c, 1, m->hidden, err, "layers.%d.input_layernorm.weight", i);
         if (st == FL_OK) st = bind_small(&w->post_norm, c, 1, m->hidden, err, "layers.%d.post_attention_layernorm.weight", i);
         if (st == FL_OK) st = bind_attention(&w->attention, c, i, n_heads * m->head_dim, true, err);
-        if (st == FL_OK) st = bind_weight(&w->attention_gate, c, gate_width(m, n_heads), m->hidden, err, "layers.%d.self_attn.g_proj.weight", i);
+        if (st == FL_OK) st = bind_gate(&w->attention_gate, c, gate_width(m, n_heads), m->hidden, err, "layers.%d.self_attn.g_proj.weight", i);
         if (st == FL_OK) st = m->layers[i].is_mixture ? bind_mixture(w, c, i, err) : bind_mlp(&w->mlp, c, i, "mlp", m->ff, err);
     }
     *out = layers;

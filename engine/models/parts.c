@@ -37,7 +37,7 @@ fl_status bind_experts(expert_weights *w, const bind_context *c, int32_t i, fl_e
 {
     const model_config *m = c->config;
     const int32_t n = m->moe.n_experts, ff = m->moe.ff;
-    fl_status st = bind_weight(&w->router, c, n, m->hidden, err, "layers.%d.mlp.gate.weight", i);
+    fl_status st = bind_gate(&w->router, c, n, m->hidden, err, "layers.%d.mlp.gate.weight", i);
     if (st != FL_OK) return st;
     weight *views = fl_arena_take(c->arena, 4 * (size_t)n * sizeof *views);
     if (!views) return fl_fail(err, FL_FULL, "model: no memory for the views of %d experts", n);
@@ -60,9 +60,9 @@ fl_status bind_experts(expert_weights *w, const bind_context *c, int32_t i, fl_e
         return st == FL_OK ? bind_stack(w->down, c, n, m->hidden, ff, err, "layers.%d.mlp.experts.down_proj", i) : st;
     }
     for (int32_t e = 0; st == FL_OK && e < n; e++) {
-        st = bind_weight(&w->gate[e], c, ff, m->hidden, err, "layers.%d.mlp.experts.%d.gate_proj.weight", i, e);
-        if (st == FL_OK) st = bind_weight(&w->up[e], c, ff, m->hidden, err, "layers.%d.mlp.experts.%d.up_proj.weight", i, e);
-        if (st == FL_OK) st = bind_weight(&w->down[e], c, m->hidden, ff, err, "layers.%d.mlp.experts.%d.down_proj.weight", i, e);
+        st = bind_matrix(&w->gate[e], c, ff, m->hidden, err, "layers.%d.mlp.experts.%d.gate_proj.weight", i, e);
+        if (st == FL_OK) st = bind_matrix(&w->up[e], c, ff, m->hidden, err, "layers.%d.mlp.experts.%d.up_proj.weight", i, e);
+        if (st == FL_OK) st = bind_matrix(&w->down[e], c, m->hidden, ff, err, "layers.%d.mlp.experts.%d.down_proj.weight", i, e);
     }
     return st;
 }

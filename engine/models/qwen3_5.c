@@ -40,8 +40,8 @@ static fl_status bind_delta(delta_weights *w, const bind_context *c, int32_t i, 
     const int32_t hidden = c->config->hidden, channels = delta_channels(l), values = l->n_v_heads * l->v_dim;
     fl_status st = bind_weight(&w->qkv, c, channels, hidden, err, "layers.%d.linear_attn.in_proj_qkv.weight", i);
     if (st == FL_OK) st = bind_weight(&w->z, c, values, hidden, err, "layers.%d.linear_attn.in_proj_z.weight", i);
-    if (st == FL_OK) st = bind_weight(&w->a, c, l->n_v_heads, hidden, err, "layers.%d.linear_attn.in_proj_a.weight", i);
-    if (st == FL_OK) st = bind_weight(&w->b, c, l->n_v_heads, hidden, err, "layers.%d.linear_attn.in_proj_b.weight", i);
+    if (st == FL_OK) st = bind_gate(&w->a, c, l->n_v_heads, hidden, err, "layers.%d.linear_attn.in_proj_a.weight", i);
+    if (st == FL_OK) st = bind_gate(&w->b, c, l->n_v_heads, hidden, err, "layers.%d.linear_attn.in_proj_b.weight", i);
     if (st == FL_OK) st = bind_weight(&w->out, c, hidden, values, err, "layers.%d.linear_attn.out_proj.weight", i);
     if (st == FL_OK) st = bind_small(&w->conv, c, channels, l->conv_width, err, "layers.%d.linear_attn.conv1d.weight", i);
     if (st == FL_OK) st = bind_small(&w->a_log, c, 1, l->n_v_heads, err, "layers.%d.linear_attn.A_log", i);
@@ -59,7 +59,7 @@ static fl_status bind_layer(layer_weights *w, const bind_context *c, int32_t i, 
     if (st != FL_OK || !m->layers[i].is_mixture) return st == FL_OK ? bind_mlp(&w->mlp, c, i, "mlp", m->ff, err) : st;
     st = bind_experts(&w->experts, c, i, err);
     if (st == FL_OK) st = bind_mlp(&w->mlp, c, i, "mlp.shared_expert", m->moe.shared_ff, err);
-    if (st == FL_OK) st = bind_weight(&w->shared_gate, c, 1, m->hidden, err, "layers.%d.mlp.shared_expert_gate.weight", i);
+    if (st == FL_OK) st = bind_gate(&w->shared_gate, c, 1, m->hidden, err, "layers.%d.mlp.shared_expert_gate.weight", i);
     return st;
 }
 
