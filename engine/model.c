@@ -393,27 +393,6 @@ done:
     return status;
 }
 
-#define PREPARED_LOGIT_ROWS 256          /* of the logits of more rows, most rows are somebody's prompt_logprobs */
-#define PREPARED_GATE_ROWS  512          /* routers and gates of heads, whose results are fp32, have fewer outputs */
-
-/* Let a device find the fastest kernels for the model's products. It is told of each shape of matrix, and of some products that the family does not make. */
-static fl_status prepare_products(model *m, int32_t n_rows_max, fl_err *err)
-{
-    ops_product products[2 * STORE_SHAPES + 1];
-    char note[OPS_NOTE_BYTES];
-    int32_t n = 0;
-    products[n++] = (ops_product){ m->head, true, n_rows_max < PREPARED_LOGIT_ROWS ? n_rows_max : PREPARED_LOGIT_ROWS };
-    for (int32_t i = 0; i < m->store.n_shapes; i++) {
-        const weight w = m->store.shapes[i];
-        if (w.n_rows == m->config.n_vocab) continue;
-        products[n++] = (ops_product){ w, false, n_rows_max };
-        if (w.n_rows <= PREPARED_GATE_ROWS) products[n++] = (ops_product){ w, true, n_rows_max };
-    }
-    fl_status st = m->o->prepare(m->o, products, n, note, err);
-    if (st == FL_OK && note[0]) fl_log(FL_LOG_INFO, "engine: %s", note);
-    return st;
-}
-
 fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, fl_err *err)
 {
     model_needs needs;
@@ -427,7 +406,6 @@ fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, 
         st = weight_store_open(&m->store, o, needs.stored_bytes, err);
         if (st == FL_OK) st = bind_all(m, false, &m->store, err);
         if (st == FL_OK) st = weight_store_finish(&m->store, err);
-        if (st == FL_OK) st = prepare_products(m, n_rows_max, err);
     } else {
         st = bind_all(m, false, NULL, err);
         if (st == FL_OK && needs.room_bytes > 0) st = o->quant_room(o, m->quantized_cols, err);

@@ -75,13 +75,6 @@ static fl_status send_rows(weight_store *s, uint8_t *to, const weight_source *so
     return FL_OK;
 }
 
-static void keep_shape(weight_store *s, const weight *w)
-{
-    for (int32_t i = 0; i < s->n_shapes; i++)
-        if (s->shapes[i].n_rows == w->n_rows && s->shapes[i].n_cols == w->n_cols) return;
-    if (s->n_shapes < STORE_SHAPES) s->shapes[s->n_shapes++] = *w;
-}
-
 fl_status weight_store_put(weight_store *s, weight *out, const weight_source *source, bool is_small, fl_err *err)
 {
     const dtype type = is_small ? DTYPE_F32 : s->type;
@@ -91,7 +84,6 @@ fl_status weight_store_put(weight_store *s, weight *out, const weight_source *so
     *out = (weight){ to, type, source->rows, source->cols };
     if (!s->o) return FL_OK;
     FL_ASSERT(s->n_bytes <= s->capacity);
-    if (!is_small && source->n == 1) keep_shape(s, out);
     if (source->t) return send_rows(s, to, source, type, err);
     s->o->fill_random(s->o, to, type, n, source->seed, source->middle, source->reach);
     return FL_OK;

@@ -10,8 +10,6 @@
 #include "kernels/ops.h"
 #include "proto/status.h"
 
-#define STORE_SHAPES 48
-
 typedef struct {
     ops *o;                              /* borrowed; NULL: nothing is stored, n_bytes alone grows */
     dtype type;                          /* of matrices: F32, BF16 or F16 */
@@ -19,7 +17,6 @@ typedef struct {
     size_t capacity;
     void *staging[2]; int turn;          /* owned while it is being filled */
     float *decoded;                      /* owned likewise: rows as fp32 */
-    weight shapes[STORE_SHAPES]; int32_t n_shapes;           /* the first matrix of each shape; shapes beyond the array's end are not kept */
 } weight_store;
 
 /* What matrices are stored in on `o`: its activations' type; 16 bits also on the host (random models). */
