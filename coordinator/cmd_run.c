@@ -30,7 +30,7 @@
 #define WORKER_ARGS_MAX 24
 
 typedef struct {
-    const char *job, *model, *out, *errors, *device, *spool, *duplicates;
+    const char *job, *model, *out, *errors, *device, *precision, *spool, *duplicates;
     uint64_t workers, graders, threads, seed, now, expires, row_queue, row_run, row, max_context, batch, prefill_budget, kv_tokens;
     bool force, restart, as_json, unsafe_spool;
     flag_list set;
@@ -219,6 +219,10 @@ static fl_status start_workers(run *r, fl_err *err)
         snprintf(texts[i], sizeof texts[i], "%" PRIu64, numbers[i].value);
         argv[argc++] = (char *)numbers[i].flag;
         argv[argc++] = texts[i];
+    }
+    if (o->precision) {
+        argv[argc++] = "--precision";
+        argv[argc++] = (char *)(uintptr_t)o->precision;
     }
     argv[argc] = NULL;
     st = spawn_open(&r->workers, argv, (int)o->workers, r->n_gpus, err);
@@ -501,6 +505,7 @@ int cmd_run(int argc, char **argv)
         { "--graders", FLAG_NUMBER, "N", "grade the samples, with N more worker processes: rows carry a grade object (ops/JOBS.md)", &o.graders, 1, SPAWN_WORKERS_MAX, false },
         { "--threads", FLAG_NUMBER, "N", "threads of each worker (default: its share of all cores)", &o.threads, 1, 1024, false },
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute; auto is cuda where this machine has a GPU it can use (default)", &o.device, 0, 0, false },
+        { "--precision", FLAG_CHOICE, "16|f32", "what GPUs compute in: bf16 (f16 before sm_80; default), or fp32 to tell an error from rounding", &o.precision, 0, 0, false },
         { "--seed", FLAG_NUMBER, "S", "seed of rows that give none (default 0)", &o.seed, 0, UINT64_MAX, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "a body field for rows that lack it", &o.set, 0, 0, false },
         { "--duplicates", FLAG_CHOICE, "error|suffix", "a custom_id that stands twice: the later rows fail, or are named ID#<line> (default error)", &o.duplicates, 0, 0, false },

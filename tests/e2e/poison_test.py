@@ -15,8 +15,8 @@ from service_test import Service
 
 POISON_WORKER = fleet.BIN.parent / "tests" / "poison_worker"
 MARKER = [901, 902, 903, 904]
-ABORT, SEGFAULT, LOOP, MEMORY, ILLEGAL = 1, 2, 3, 4, 5
-KINDS = {ABORT: "SIGABRT", SEGFAULT: "SIGSEGV", LOOP: "no token for", MEMORY: "ulimit", ILLEGAL: "SIGILL"}
+ABORT, SEGFAULT, LOOP, MEMORY, ILLEGAL, GPU = 1, 2, 3, 4, 5, 6
+KINDS = {ABORT: "SIGABRT", SEGFAULT: "SIGSEGV", LOOP: "no token for", MEMORY: "ulimit", ILLEGAL: "SIGILL", GPU: "failed at attention"}
 ROWS = 5000
 LIMIT = 1 << 30                          # of an engine's memory; the demo model takes a few MB of it
 
@@ -73,8 +73,8 @@ def limit_memory():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def five_among_five_thousand(folder):
-    poison = dict(zip((17, 801, 1600, 2750, 3900), KINDS))
+def six_among_five_thousand(folder):
+    poison = dict(zip((17, 801, 1600, 2750, 3900, 4400), KINDS))
     return run_poisoned(folder, write_job(folder, ROWS, poison), ROWS, poison, limit_memory, KINDS)
 
 
@@ -120,4 +120,4 @@ if __name__ == "__main__":
     if fleet.SANITIZED:
         print("skipped: sanitizers turn signals into reports and take terabytes of address space")
         sys.exit(77)
-    fleet.main([five_among_five_thousand, the_kernel_ends_it_for_want_of_memory])
+    fleet.main([six_among_five_thousand, the_kernel_ends_it_for_want_of_memory])

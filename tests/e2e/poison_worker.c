@@ -14,7 +14,7 @@
 static const int32_t marker[] = { 901, 902, 903, 904 };
 #define MARKER_IDS ((int32_t)(sizeof marker / sizeof *marker))
 
-typedef enum { POISON_NONE, POISON_ABORT, POISON_SEGFAULT, POISON_LOOP, POISON_MEMORY, POISON_ILLEGAL } poison;
+typedef enum { POISON_NONE, POISON_ABORT, POISON_SEGFAULT, POISON_LOOP, POISON_MEMORY, POISON_ILLEGAL, POISON_GPU } poison;
 static poison pending;
 
 fl_status __real_engine_add(engine *e, const engine_request *request, fl_err *err);
@@ -60,6 +60,9 @@ fl_status __wrap_engine_step(engine *e, engine_event *events, int32_t capacity, 
         *n_events = 0;
         return fl_fail(err, FL_FULL, "poison: no memory");
     case POISON_ILLEGAL: __builtin_trap();
+    case POISON_GPU:
+        *n_events = 0;
+        return fl_fail(err, FL_GPU, "cuda: GPU 0 failed at attention: an illegal memory access was encountered");
     default: break;
     }
     return __real_engine_step(e, events, capacity, n_events, err);

@@ -59,10 +59,44 @@ static void default_pool_is_what_the_device_has_left(void **state)
     assert_non_null(strstr(err.text, "use a larger GPU or a smaller model"));
 }
 
+static int32_t n_finished, n_finishes_left;
+
+/* A kernel fails in a later step. */
+static fl_status finish_or_fail(ops *o, fl_err *err)
+{
+    (void)o;
+    return n_finished++ < n_finishes_left ? FL_OK : fl_fail(err, FL_GPU, "cuda: GPU 0 failed at attention: an illegal memory access was encountered");
+}
+
+static void failed_kernel_ends_the_engine_before_its_results_are_used(void **state)
+{
+    (void)state;
+    for (int32_t n = 0; n < 12; n++) {
+        engine *e = NULL;
+        engine_event events[8];
+        int32_t n_events;
+        fl_err err;
+        fl_status st;
+        ops *o = open_far();
+        o->finish = finish_or_fail;
+        n_finished = 0;
+        n_finishes_left = INT32_MAX;
+        make_rows(99, 256);
+        require(engine_open(&e, &(engine_options){ .model = MODELS "small_qwen3", .ops = o, .context_max = CONTEXT, .prefill_budget = 64 }, &err), &err);
+        n_finishes_left = n_finished + n;
+        add_row(e, 0, 0, rows[0].n_samples);
+        while ((st = engine_step(e, events, 8, &n_events, &err)) == FL_OK) assert_int_equal(n_events, 0);
+        assert_int_equal(st, FL_GPU);
+        assert_non_null(strstr(err.text, "failed at attention"));
+        engine_close(e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_finds_its_memory),
+        cmocka_unit_test(failed_kernel_ends_the_engine_before_its_results_are_used),
         cmocka_unit_test(default_pool_is_what_the_device_has_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -139,11 +139,11 @@ static void far_conv_silu(ops *o, act *y, const act *x, int32_t x_stride, const 
     CPU->conv_silu(CPU, N(y), N(x), x_stride, &near_w, N(state), n_channels, width, b);
 }
 static void far_gated_delta(ops *o, act *out, const act *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, float *state, int32_t n_k_heads, int32_t n_v_heads,
-                            int32_t dk, int32_t dv, const ops_batch *b)
+                            bool is_tiled, int32_t dk, int32_t dv, const ops_batch *b)
 {
     W(a_log);
     W(dt_bias);
-    CPU->gated_delta(CPU, N(out), N(qkv), N(a), N(b_gate), &near_a_log, &near_dt_bias, N(state), n_k_heads, n_v_heads, dk, dv, b);
+    CPU->gated_delta(CPU, N(out), N(qkv), N(a), N(b_gate), &near_a_log, &near_dt_bias, N(state), n_k_heads, n_v_heads, is_tiled, dk, dv, b);
 }
 static void far_gated_rms_norm(ops *o, act *x, const act *z, const weight *w, float eps, int32_t n_rows, int32_t n_heads, int32_t dim)
 {
