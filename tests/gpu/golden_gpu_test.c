@@ -3,6 +3,9 @@
  * has (bf16_reference.json; one H200, eager). And given the reference's router input, the experts are the reference's. */
 #include "../golden/golden_model.h"
 #include "gpu_open.h"
+#include "engine/weight_files.h"
+#include "kernels/encode.h"
+#include "kernels/quant.h"
 
 #define MODELS TESTS_DIR "/golden/models/"
 #define FACTOR 1.25
@@ -120,9 +123,95 @@ static void model_is_as_near_in_16_bits_as_transformers(void **state)
     json_decref(references);
 }
 
+/* ---- the router alone ---- */
+
+/* `values` [n] on the device, as `type`. */
+static void *put(golden_model *g, const float *values, dtype type, size_t n)
+{
+    const size_t bytes = n * (type == DTYPE_F32 ? 4 : 2);
+    void *there = golden_memory(g, bytes), *host = malloc(bytes);
+    assert_non_null(host);
+    dtype_encode(host, type, values, n);
+    g->o->upload(g->o, there, host, bytes);
+    free(host);
+    return there;
+}
+
+/* A tensor of n values on the device, as `type`. */
+static void *put_tensor(golden_model *g, dtype type, int32_t n, const char *format, int layer)
+{
+    char name[200];
+    float *values = malloc((size_t)n * sizeof *values);
+    snprintf(name, sizeof name, format, layer);
+    const tensor *t = weight_files_find(model_weights(g->m), name, NULL);
+    if (!t) fail_msg("%s: there is no %s", g->name, name);
+    assert_non_null(values);
+    dtype_decode(values, t->type, t->data, n);
+    void *there = put(g, values, type, (size_t)n);
+    free(values);
+    return there;
+}
+
+/* What one layer's router chooses for the reference's input at the prompt's last position: as the reference in fp32, the same set in 16 bits. */
+static void check_router(golden_model *g, const json_t *layer)
+{
+    const model_config *c = model_describe(g->m);
+    const moe_config *moe = &c->moe;
+    const json_t *experts = json_object_get(layer, "experts"), *last = json_array_get(experts, json_array_size(experts) - 1), *in = json_object_get(layer, "gate_input_last");
+    const int32_t n = moe->n_experts, i_layer = (int32_t)json_integer_value(json_object_get(layer, "layer"));
+    const weight none = { 0 };
+    float *input = calloc((size_t)c->hidden, sizeof *input);
+    int32_t chosen[64], want[64];
+    fl_err err;
+    assert_true(input && moe->top_k <= 64 && json_array_size(in) == (size_t)c->hidden);
+    for (int32_t i = 0; i < c->hidden; i++) input[i] = (float)golden_number(in, i);
+    const weight router = { put_tensor(g, g->o->act_type, n * c->hidden, "model.layers.%d.mlp.gate.weight", i_layer), g->o->act_type, n, c->hidden };
+    act *x = put(g, input, g->o->act_type, (size_t)c->hidden);
+    float *logits = golden_memory(g, (size_t)n * sizeof(float)), *weights = golden_memory(g, (size_t)moe->top_k * sizeof(float));
+    int32_t *ids = golden_memory(g, (size_t)moe->top_k * sizeof(int32_t));
+    g->o->linear_f32(g->o, logits, x, &router, &none, 1);
+    if (strcmp(c->architecture, "laguna") == 0) {
+        const weight bias = { put_tensor(g, DTYPE_F32, n, "model.layers.%d.mlp.experts.e_score_correction_bias", i_layer), DTYPE_F32, 1, n };
+        if (moe->router_softcap > 0.0f) g->o->soft_cap(g->o, logits, moe->router_softcap, 1, n);
+        g->o->moe_route_sigmoid(g->o, ids, weights, logits, &bias, moe->scale, 1, n, moe->top_k);
+    } else {
+        g->o->moe_route(g->o, ids, weights, logits, 1, n, moe->top_k, moe->renormalize);
+    }
+    g->o->download(g->o, chosen, ids, (size_t)moe->top_k * sizeof *chosen);
+    golden_require(g->o->finish(g->o, &err), &err);
+    for (int32_t k = 0; k < moe->top_k; k++) want[k] = (int32_t)golden_number(last, k);
+    g->n_choices++;
+    g->n_other_choices += g->o->act_type == DTYPE_F32 ? memcmp(chosen, want, (size_t)moe->top_k * sizeof *want) != 0 : set_differs(chosen, want, moe->top_k);
+    free(input);
+}
+
+static void router_chooses_the_references_experts(void **state)
+{
+    static const char *const mixtures[] = { "small_qwen3_moe", "small_qwen3_5_moe", "small_laguna", "wide_qwen3_5_moe", "wide_laguna" };
+    (void)state;
+    for (int p = 0; p < 2; p++)
+        for (size_t m = 0; m < sizeof mixtures / sizeof *mixtures; m++) {
+            char dir[600];
+            golden_model g;
+            snprintf(dir, sizeof dir, "%s%s", MODELS, mixtures[m]);
+            json_t *root = golden_load(dir);
+            const json_t *cases = json_object_get(root, "cases");
+            golden_open_on(&g, dir, gpu_open(p ? CUDA_16_BIT : CUDA_F32));
+            for (size_t i = 0; i < json_array_size(cases); i++) {
+                const json_t *routing = json_object_get(json_array_get(cases, i), "routing");
+                for (size_t k = 0; k < json_array_size(routing); k++) check_router(&g, json_array_get(routing, k));
+            }
+            print_message("%s, %s: other experts for %zu of %zu router inputs of the reference\n", g.name, g.o->name, g.n_other_choices, g.n_choices);
+            assert_int_equal(g.n_other_choices, 0);
+            json_decref(root);
+            golden_close(&g);
+        }
+}
+
 int main(int argc, char **argv)
 {
-    struct CMUnitTest tests[2 * N_NAMES];
+    const struct CMUnitTest router = cmocka_unit_test(router_chooses_the_references_experts);
+    struct CMUnitTest tests[2 * N_NAMES + 1];
     char titles[2 * N_NAMES][80];
     int failed = 0;
     ops *o = gpu_open(CUDA_F32);                         /* without one this ends the test as skipped */
@@ -133,8 +222,9 @@ int main(int argc, char **argv)
         tests[i] = (struct CMUnitTest){ titles[i], model_meets_the_cpu_rule_in_fp32, NULL, NULL, (void *)names[i] };
         tests[N_NAMES + i] = (struct CMUnitTest){ titles[N_NAMES + i], model_is_as_near_in_16_bits_as_transformers, NULL, NULL, (void *)names[i] };
     }
+    tests[2 * N_NAMES] = router;
     const char *only = argc > 1 ? argv[1] : "both";
     if (strcmp(only, "16bit") != 0) failed += _cmocka_run_group_tests("fp32", tests, N_NAMES, NULL, NULL);
-    if (strcmp(only, "f32") != 0) failed += _cmocka_run_group_tests("16 bits", tests + N_NAMES, N_NAMES, NULL, NULL);
+    if (strcmp(only, "f32") != 0) failed += _cmocka_run_group_tests("16 bits, and routers", tests + N_NAMES, N_NAMES + 1, NULL, NULL);
     return failed > 0;
 }
