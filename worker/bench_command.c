@@ -247,13 +247,15 @@ int bench_command(int argc, char **argv)
     json_t *report = json_object();
     fl_status st = fl_model_path(o.model, path, sizeof path, &err);
     if (st == FL_OK) st = open_device(&device, &o, &err);
-    if (st == FL_OK) st = bench_measure(&rates, device, &err);
+    if (st == FL_OK) {
+        st = bench_measure(&rates, device, &err);
+        device->close(device);
+    }
+    if (st == FL_OK) st = open_device(&device, &o, &err);
     if (st == FL_OK) {
         json_object_update_new(report, json_pack("{s:s, s:s, s:s, s:s, s:f, s:f}", "bench", o.kind, "model", o.model, "device", o.device, "kernels", device->name, "copy_bytes_per_s",
                                                  rates.copy_bytes_per_s, "product_flop_per_s", rates.product_flop_per_s));
         st = strcmp(o.kind, "prefill") == 0 ? run_prefill(report, &differs, &o, path, device, &rates, &err) : run_decode(report, &o, path, device, &rates, &err);
-    } else if (device) {
-        device->close(device);
     }
     if (st == FL_OK && o.as_json) {
         json_dumpf(report, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));

@@ -154,7 +154,10 @@ fl_status bench_measure(bench_rates *rates, ops *o, fl_err *err)
     if (st == FL_OK) {
         act *x = memory[0], *y = memory[1];
         const weight w = { act_at(o, x, dim * dim), o->act_type, (int32_t)dim, (int32_t)dim };
+        const ops_product product = { .w = w, .n_rows = (int32_t)dim };
+        char note[OPS_NOTE_BYTES];
         o->fill_random(o, memory[0], o->act_type, 2 * dim * dim, 1, 0.0f, 1.0f);
+        st = o->prepare(o, &product, 1, note, err);
         for (int i = 0; st == FL_OK && i < 4; i++) {
             const double begun = bench_now_s();
             for (int k = 0; k < 4; k++) o->linear(o, y, x, &w, &none, (int32_t)dim);

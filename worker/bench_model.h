@@ -32,7 +32,7 @@ void bench_decode_step(bench_model *b, int32_t n, int32_t position);
 /* Copy row `index` of the logits to b->row; its argmax. FL_GPU when a kernel failed. */
 fl_status bench_read_logits(bench_model *b, int32_t index, int32_t *argmax, fl_err *err);
 
-/* What this device does, measured: bytes read and written by a large copy, and multiply-adds times two of a large product. */
+/* What this device does, measured: bytes read and written by a large copy, and multiply-adds times two of a large product. It prepares `o` for that product, so a model needs another. */
 typedef struct { double copy_bytes_per_s, product_flop_per_s; } bench_rates;
 fl_status bench_measure(bench_rates *rates, ops *o, fl_err *err);
 

@@ -71,6 +71,10 @@ static fl_status finish_or_fail(ops *o, fl_err *err)
 static void failed_kernel_ends_the_engine_before_its_results_are_used(void **state)
 {
     (void)state;
+    make_rows(99, 256);
+    rows[0].n_samples = 1;
+    rows[0].n_stop_ids = 0;
+    rows[0].sampling = (sampling){ .top_p = 1.0f, .repetition_penalty = 1.0f, .max_tokens = 60, .ignore_eos = true, .n_top = -1, .n_prompt_top = -1 };
     for (int32_t n = 0; n < 12; n++) {
         engine *e = NULL;
         engine_event events[8];
@@ -81,7 +85,6 @@ static void failed_kernel_ends_the_engine_before_its_results_are_used(void **sta
         o->finish = finish_or_fail;
         n_finished = 0;
         n_finishes_left = INT32_MAX;
-        make_rows(99, 256);
         require(engine_open(&e, &(engine_options){ .model = MODELS "small_qwen3", .ops = o, .context_max = CONTEXT, .prefill_budget = 64 }, &err), &err);
         n_finishes_left = n_finished + n;
         add_row(e, 0, 0, rows[0].n_samples);
