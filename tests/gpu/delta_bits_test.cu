@@ -81,7 +81,7 @@ static result machine_step(machine &m, const std::vector<piece> &pieces)
     const weight w = { m.d_w, DTYPE_F32, (int32_t)c, s.width }, a_log = { m.d_a_log, DTYPE_F32, 1, s.n_v }, dt_bias = { m.d_dt_bias, DTYPE_F32, 1, s.n_v };
     o->begin(o, &step.b);
     o->conv_silu(o, y, x, in.x_stride, &w, m.d_conv_state, (int32_t)c, s.width, &step.b);
-    o->gated_delta(o, out, qkv, a, b, &a_log, &dt_bias, m.d_delta_state, s.n_k, s.n_v, s.dk, s.dv, &step.b);
+    o->gated_delta(o, out, qkv, a, b, &a_log, &dt_bias, m.d_delta_state, s.n_k, s.n_v, false, s.dk, s.dv, &step.b);
     fl_err err;
     must(o->finish(o, &err), err);
     result got = { act_get(o, m.t, y, n * c + 64), {}, act_get(o, m.t, out, n * s.n_v * s.dv + 64), {} };
@@ -119,7 +119,7 @@ static void against_reference(ops *o, act_type t, const shape &s)
         const weight w = { m.w.data(), DTYPE_F32, (int32_t)c, s.width }, a_log = { m.a_log.data(), DTYPE_F32, 1, s.n_v }, dt_bias = { m.dt_bias.data(), DTYPE_F32, 1, s.n_v };
         std::vector<double> y(in.qkv.size()), out(in.a.size() * s.dv), ys, ds;
         ref_conv_silu(y.data(), in.x.data(), in.x_stride, &w, conv_state.data(), (int32_t)c, s.width, &step.b);
-        ref_gated_delta(out.data(), in.qkv.data(), in.a.data(), in.b.data(), &a_log, &dt_bias, delta_state.data(), s.n_k, s.n_v, s.dk, s.dv, &step.b);
+        ref_gated_delta(out.data(), in.qkv.data(), in.a.data(), in.b.data(), &a_log, &dt_bias, delta_state.data(), s.n_k, s.n_v, false, s.dk, s.dv, &step.b);
         for (const piece &p : steps[i]) {
             ys.insert(ys.end(), conv_state.begin() + p.slot * (s.width - 1) * c, conv_state.begin() + (p.slot + 1) * (s.width - 1) * c);
             const size_t n = (size_t)s.n_v * s.dk * s.dv;

@@ -137,7 +137,7 @@ static void delta_size(int32_t n_seqs, int32_t first, int32_t n_rows, bool is_pr
     const weight conv = { w, DTYPE_F32, CHANNELS, WIDTH }, wa = { a_log, DTYPE_F32, 1, N_V }, wd = { dt_bias, DTYPE_F32, 1, N_V };
     begin_step(s, n_seqs, first, n_rows, is_prefill);
     const double conv_ms = median_ms(10, [&](int) { o->conv_silu(o, y, x, CHANNELS, &conv, conv_state, CHANNELS, WIDTH, &s.b); });
-    const double ms = median_ms(10, [&](int) { o->gated_delta(o, out, y, a, b, &wa, &wd, state, N_K, N_V, DIM, DIM, &s.b); });
+    const double ms = median_ms(10, [&](int) { o->gated_delta(o, out, y, a, b, &wa, &wd, state, N_K, N_V, false, DIM, DIM, &s.b); });
     const double conv_bytes = 4.0 * (double)n * CHANNELS + 8.0 * (double)n_conv, bytes = 2.0 * (double)n * (CHANNELS + N_V * DIM) + 8.0 * (double)n_state;
     printf("%s %d x %d: conv_silu %.4f ms, %.2f TB/s, %.0f%% of the copy; gated_delta %.4f ms, %.2f TB/s, %.0f%% of the copy, %.1f M rows/s\n", is_prefill ? "delta prefill" : "delta decode", n_seqs, n_rows,
            conv_ms, conv_bytes / conv_ms / 1e9, 100.0 * conv_bytes / conv_ms / 1e9 / copy_rate, ms, bytes / ms / 1e9, 100.0 * bytes / ms / 1e9 / copy_rate, (double)n / ms / 1e3);
