@@ -57,13 +57,40 @@ static fl_status add_config(evaluation *e, const char *model, const char *settin
     return FL_OK;
 }
 
+static bool names_field(const char *setting, const char *key)
+{
+    size_t n = strlen(key);
+    return strncmp(setting, key, n) == 0 && setting[n] == '=';
+}
+
+/* Rows say these themselves, so a setting would do nothing; an echoed prompt would become part of the samples. */
+static fl_status check_settings(const eval_options *o, fl_err *err)
+{
+    static const struct { const char *key, *instead; } fixed[] = { { "n", "give -n" }, { "stop", "a task's format says where its samples stop" }, { "echo", "samples are graded without their prompt" } };
+    for (int i = -1; i < o->set.n; i++) {
+        const char *setting = i < 0 ? o->sweep : o->set.v[i];
+        for (size_t k = 0; setting && k < sizeof fixed / sizeof *fixed; k++)
+            if (names_field(setting, fixed[k].key)) return fl_fail(err, FL_INVALID, "%s cannot give %s: %s", i < 0 ? "--sweep" : "--set", fixed[k].key, fixed[k].instead);
+    }
+    return FL_OK;
+}
+
+/* Is it said by --set or --sweep, for rows that lack it? */
+static bool is_set(const evaluation *e, const char *key)
+{
+    bool found = strcmp(e->sweep_key, key) == 0;
+    for (int i = 0; i < e->o->set.n; i++) found |= names_field(e->o->set.v[i], key);
+    return found;
+}
+
 /* "temperature=0.2,0.8": a configuration for each model and value. */
 static fl_status make_configs(evaluation *e, fl_err *err)
 {
     const eval_options *o = e->o;
     char key[64] = "", setting[400];
     const char *values = o->sweep ? strchr(o->sweep, '=') : NULL;
-    fl_status st = FL_OK;
+    fl_status st = check_settings(o, err);
+    if (st != FL_OK) return st;
     if (!(e->configs = calloc(CONFIGS_MAX, sizeof *e->configs))) return fl_fail(err, FL_FULL, "no memory for a sweep");
     if (o->sweep && (!values || values == o->sweep || values - o->sweep >= (ptrdiff_t)sizeof key || !values[1])) return fl_fail(err, FL_INVALID, "--sweep takes KEY=VALUE,VALUE,..., as in temperature=0.2,0.8, not '%.60s'", o->sweep);
     if (values) memcpy(e->sweep_key, o->sweep, (size_t)(values - o->sweep));
@@ -151,7 +178,7 @@ static fl_status write_job(const evaluation *e, const eval_round *r, fl_err *err
 {
     json_out out = { 0 };
     for (size_t i = 0; i < e->set.n_tasks; i++)
-        if (r->wanted[i]) eval_task_write_row(&e->set.tasks[i], e->o->chat, r->hi - r->lo, e->o->max_tokens, r->suffix, &out);
+        if (r->wanted[i]) eval_task_write_row(&e->set.tasks[i], e->o->chat, r->hi - r->lo, is_set(e, "max_tokens") ? 0 : e->o->max_tokens, r->suffix, &out);
     fl_status st = out.failed ? fl_fail(err, FL_FULL, "no memory for the job's rows") : job_store_write_file(r->job, out.data, out.n_bytes, err);
     json_out_fini(&out);
     return st;
@@ -161,10 +188,8 @@ static fl_status write_job(const evaluation *e, const eval_round *r, fl_err *err
 static void add_settings(const evaluation *e, const config *c, flag_list *set, char temperature[128])
 {
     *set = e->o->set;
-    bool is_set = strcmp(e->sweep_key, "temperature") == 0;
-    for (int i = 0; i < set->n; i++) is_set |= strncmp(set->v[i], "temperature=", 12) == 0;
     snprintf(temperature, 128, "temperature=%s", e->o->temperature ? e->o->temperature : e->o->n == 1 ? "0" : "0.8");
-    if (!is_set || e->o->temperature) set->v[set->n++] = temperature;
+    if (!is_set(e, "temperature") || e->o->temperature) set->v[set->n++] = temperature;
     if (c->setting[0]) set->v[set->n++] = c->setting;
 }
 
@@ -364,11 +389,13 @@ static int run_config(evaluation *e, size_t i)
     fl_status st = eval_samples_open(&samples, &e->set, &err);
     int ended = st == FL_OK ? run_rounds(e, c, &samples) : ENDED_ENVIRONMENT;
     if (st == FL_OK && ended < ENDED_USAGE) {
-        char setting[128];
+        char setting[128] = "", temperature[128];
         flag_list set;
-        char temperature[128];
         add_settings(e, c, &set, temperature);
-        snprintf(setting, sizeof setting, "%s", c->setting[0] ? c->setting : set.v[set.n - 1]);
+        for (int k = c->setting[0] ? set.n - 1 : 0; k < set.n; k++) {        /* of a sweep what it varies, else all */
+            size_t used = strlen(setting);
+            snprintf(setting + used, sizeof setting - used, "%s%s", used ? ", " : "", set.v[k]);
+        }
         st = eval_outcome_make(&e->outcomes[i], &samples, (uint32_t)e->o->n, &e->ks, c->name, setting, &err);
         if (st == FL_OK) st = write_config(e, i, &samples, &err);
     }

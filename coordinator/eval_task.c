@@ -393,8 +393,10 @@ void eval_task_write_row(const eval_task *t, bool chat, uint64_t n, uint64_t max
     else write_prompt(t, out);
     json_out_key(out, "n");
     json_out_u64(out, n);
-    json_out_key(out, "max_tokens");
-    json_out_u64(out, max_tokens);
+    if (max_tokens) {
+        json_out_key(out, "max_tokens");
+        json_out_u64(out, max_tokens);
+    }
     json_out_key(out, "grade");
     json_out_raw(out, t->grade.data, t->grade.n_bytes);
     json_out_end(out, '}');

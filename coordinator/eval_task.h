@@ -36,7 +36,7 @@ fl_status eval_set_read(eval_set *out, const char *path, fl_err *err);
 void      eval_set_free(eval_set *set);                  /* accepts a zeroed one */
 const eval_task *eval_set_find(const eval_set *set, const char *id);     /* NULL: there is none */
 
-/* One line of a job: the task as a row of n samples, raw or as a chat. custom_id is the task's id with `suffix` behind it. Its line feed is included. */
+/* One line of a job: the task as a row of n samples, raw or as a chat; max_tokens 0: the row does not say it. custom_id is the task's id with `suffix` behind it. Its line feed is included. */
 void eval_task_write_row(const eval_task *task, bool chat, uint64_t n, uint64_t max_tokens, const char *suffix, json_out *out);
 
 bool eval_kind_is_plus(eval_kind kind);

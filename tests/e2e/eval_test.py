@@ -158,7 +158,7 @@ def check_sentences(folder):
     tasks = tasks_file(folder, 4)
     bad = folder / "bad.jsonl"
     bad.write_text(tasks.read_text() + '{"task_id": "x", "prompt": "p"}\n')
-    for args, words in [([tasks, "-k", "10", "-n", "5"], "-n is 5"), ([bad], "line 5, byte"), ([tasks, "--sweep", "temperature"], "KEY=VALUE"), ([tasks, "--sweep", "nothing=1"], "nothing"),
+    for args, words in [([tasks, "-k", "10", "-n", "5"], "-n is 5"), ([bad], "line 5, byte"), ([tasks, "--sweep", "temperature"], "KEY=VALUE"), ([tasks, "--sweep", "nothing=1"], "nothing"), ([tasks, "--sweep", "n=1,2"], "give -n"), ([tasks, "--set", "echo=true"], "without their prompt"),
                         ([folder / "none.jsonl"], "not there")]:
         done = call([TOKENFLEET, "eval", *args, "--model", "demo", "--out", folder / "no"], expect=2)
         check(words in done.stderr and done.stderr.count("\n") == 1, f"the sentence of {args} is {done.stderr!r}")
