@@ -68,10 +68,12 @@ int cmd_status(int argc, char **argv)
     if (st == FL_OK && o.as_json) {
         json_t *job = json_object_get(reply, "job");
         json_object_set(job, "workers", json_object_get(reply, "workers"));
+        if (source.client) json_object_set(job, "queues", json_object_get(reply, "queues"));
         print_json(job);
     }
     if (st == FL_OK && !o.as_json) {
-        status_print_job(stdout, status_width(stdout), (uint64_t)time(NULL), json_object_get(reply, "job"), source.client ? json_object_get(reply, "workers") : NULL);
+        status_print_job(stdout, status_width(stdout), (uint64_t)time(NULL), json_object_get(reply, "job"), source.client ? json_object_get(reply, "workers") : NULL,
+                         source.client ? json_object_get(reply, "queues") : NULL);
     }
     json_decref(reply);
     job_source_close(&source);

@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "coordinator/ledger.h"
+#include "coordinator/queue_figures.h"
 #include "coordinator/row_table.h"
 #include "proto/arena.h"
 #include "proto/ids.h"
@@ -33,6 +34,7 @@
 
 typedef struct coord coord;
 
+#define COORD_PARTIAL_BYTES (256u * 1024 * 1024) /* of pieces of results that are not whole, of one lease: more than any model's logprobs of a whole context */
 #define COORD_LINE_BYTES (64u * 1024 * 1024)     /* of lines under a worker's leases; not below FL_LINE_BYTES_MAX, so that any row can be granted */
 
 /* Bytes that the core passes on but does not look into (a result piece, a detokenizer table). `owner` is the shell's handle to free; it comes back in
@@ -209,6 +211,6 @@ bool   coord_job_end(const coord *c, job_id id, size_t i, coord_end *out);      
 size_t coord_n_workers(const coord *c);
 bool   coord_worker_at(const coord *c, size_t i, coord_worker_status *out);
 size_t coord_n_leases(const coord *c);                   /* live ones; after EVENT_DRAIN 0 says that all is handed in */
-uint64_t coord_partial_bytes(const coord *c);            /* pieces of results whose last piece has not come */
+queue_figures coord_partials(const coord *c);            /* bytes of pieces of results whose last piece has not come; the capacity is a lease's */
 
 #endif

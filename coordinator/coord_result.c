@@ -46,8 +46,16 @@ static partial *collect(coord *c, lease *l, const wire_result *m, coord_body bod
         send_release(c, body);
         return NULL;
     }
+    if (l->partial_bytes + body.bytes > COORD_PARTIAL_BYTES) {
+        send_note(c, "worker %016" PRIx64 " sends pieces of more than %u MB under one lease; those of job-%016" PRIx64 " row %" PRIu64 " are dropped", l->worker.v, COORD_PARTIAL_BYTES >> 20, l->job->id.v, m->row);
+        send_release(c, body);
+        partial_drop(c, l, p->row, p->sample);
+        return NULL;
+    }
     p->pieces[p->n_have++] = body;
+    l->partial_bytes += body.bytes;
     c->partial_bytes += body.bytes;
+    if (c->partial_bytes > c->most_partial_bytes) c->most_partial_bytes = c->partial_bytes;
     return p->n_have == p->n_pieces ? p : NULL;
 }
 
@@ -142,7 +150,10 @@ void result_arrived(coord *c, worker_id speaker, const wire_result *m, coord_bod
         if (whole && is_valid(c, j, m->row, whole->pieces, whole->n_pieces)) {
             uint32_t n = whole->n_have;
             whole->n_have = 0;                           /* they move into the ledger */
-            for (uint32_t i = 0; i < n; i++) c->partial_bytes -= whole->pieces[i].bytes;
+            for (uint32_t i = 0; i < n; i++) {
+                c->partial_bytes -= whole->pieces[i].bytes;
+                l->partial_bytes -= whole->pieces[i].bytes;
+            }
             commit_result(c, j, l, m, whole->pieces, n);
         } else {                                         /* a piece is missing, or it cannot be read */
             fate = WIRE_REFUSED;

@@ -93,6 +93,7 @@ typedef struct lease {
     uint64_t cost_left;
     uint64_t line_bytes;                 /* of all its rows, also of those that are done */
     partial *partials;                   /* owned list */
+    uint64_t partial_bytes;              /* in them */
     size_t at;                           /* in coord.leases */
 } lease;
 
@@ -115,7 +116,7 @@ struct coord {
     lease_item *shard_items;             /* owned [GRANT_ITEMS_MAX]; of the shard under construction */
     bool must_grant_graders;             /* samples were committed that graders wait for */
     bool must_grant_all;                 /* rows or workers changed so that others than the speaker may get work */
-    uint64_t partial_bytes;
+    uint64_t partial_bytes, most_partial_bytes;          /* of all leases: now, and at most so far */
     uint64_t next_turn; size_t next_at;  /* the NEXT_LEASE action of this turn */
     int64_t now_ms;                      /* of the event being stepped */
     action_list *out;                    /* of the event being stepped */

@@ -201,7 +201,7 @@ static void fill_job(const coord *c, const job *j, coord_job_status *s)
 size_t coord_n_jobs(const coord *c) { return c->n_jobs; }
 size_t coord_n_workers(const coord *c) { return c->n_workers; }
 size_t coord_n_leases(const coord *c) { return c->n_leases; }
-uint64_t coord_partial_bytes(const coord *c) { return c->partial_bytes; }
+queue_figures coord_partials(const coord *c) { return (queue_figures){ c->partial_bytes, c->most_partial_bytes, COORD_PARTIAL_BYTES }; }
 
 bool coord_job_at(const coord *c, size_t i, coord_job_status *out)
 {

@@ -12,6 +12,8 @@
 #include "proto/verdict.h"
 
 #define MESSAGES_A_TURN 4096
+#define BYTES_A_TURN (64u << 20)                         /* of their parts, which are held until the sync */
+#define CREDIT_BYTES_MAX (256u << 20)                    /* whatever a worker says of itself */
 #define LOAD_MS 100                                      /* over which messages are counted to tell whether the loop is busy */
 #define LOAD_MESSAGES 500                                /* in LOAD_MS: it is, */
 #define LOAD_A_SEND 4                                    /* unless so many of them share an answer already */
@@ -39,6 +41,14 @@ size_t daemon_n_jobs(const coord_daemon *d) { return d->n_jobs; }
 stored_job *daemon_job_at(coord_daemon *d, size_t i) { return i < d->n_jobs ? d->jobs[i] : NULL; }
 const char *daemon_disk_full(const coord_daemon *d) { return d->disk_full[0] ? d->disk_full : d->outputs_full[0] ? d->outputs_full : NULL; }
 const daemon_hello *daemon_last_hello(const coord_daemon *d) { return &d->hello; }
+
+daemon_queues daemon_queue_figures(const coord_daemon *d)
+{
+    daemon_queues q = { .unsent = transport_queue(d->transport), .not_durable = d->kept, .turn = d->inbox };
+    q.turn.capacity = MESSAGES_A_TURN;
+    for (size_t i = 0; i < d->peers.n; i++) q.not_durable.capacity += d->peers.v[i]->credit_bytes;
+    return q;
+}
 
 stored_job *daemon_job_find(coord_daemon *d, job_id id)
 {
@@ -280,9 +290,13 @@ static fl_status set_disk_full(coord_daemon *d, const char *why, fl_err *err)
 static void keep_turn(coord_daemon *d, turn *t)
 {
     t->next = NULL;
+    t->n_bytes = 0;
+    for (size_t i = 0; i < t->list.appends.n; i++) t->n_bytes += t->list.appends.v[i].body.bytes;
     if (d->kept_last) d->kept_last->next = t;
     else d->kept_first = t;
+    if (!d->kept_last) d->n_full++;
     d->kept_last = t;
+    queue_note(&d->kept, d->kept.depth + t->n_bytes);
 }
 
 /* What stands behind the sync of a turn that is durable now. */
@@ -332,6 +346,7 @@ static fl_status retry_kept(coord_daemon *d, fl_err *err)
         if (st != FL_OK) return st;
         d->kept_first = t->next;
         if (!d->kept_first) d->kept_last = NULL;
+        d->kept.depth -= t->n_bytes;
         daemon_turn_free(t);
     }
     return set_disk_full(d, "", err);
@@ -354,7 +369,9 @@ static fl_status take_hello(coord_daemon *d, const transport_peer *from, const w
         copy_text(d->hello.numerics, sizeof d->hello.numerics, hello->numerics);
         d->hello.n_hellos++;
     }
-    return peers_bind(&d->peers, (worker_id){ hello->worker }, from, (uint32_t)hello->n_vocab, err);
+    fl_status st = peers_bind(&d->peers, (worker_id){ hello->worker }, from, (uint32_t)hello->n_vocab, err);
+    if (st == FL_OK) peers_of_connection(&d->peers, from)->credit_bytes = hello->credit_bytes && hello->credit_bytes < CREDIT_BYTES_MAX ? hello->credit_bytes : CREDIT_BYTES_MAX;
+    return st;
 }
 
 /* A table that does not decode, or names more ids than the worker's model has, would spoil every output line. */
@@ -375,7 +392,8 @@ static fl_status take_request(coord_daemon *d, const transport_peer *from, const
 {
     turn *t = d->now;
     late_reply late = { .to = *from, .number = msg->request.number };
-    service_request(d->service, &msg->request, msg->n_parts ? &msg->parts[0] : NULL, &late.reply);
+    if (transport_unsent(d->transport, from) < SERVICE_UNREAD_BYTES_MAX) service_request(d->service, &msg->request, msg->n_parts ? &msg->parts[0] : NULL, &late.reply);
+    else service_refuse_unread(&late.reply);
     if (!late.reply.after_sync) {
         fl_status st = service_send(d->transport, from, late.number, &late.reply, err);
         service_reply_free(&late.reply);
@@ -411,6 +429,18 @@ static void note_dropped(coord_daemon *d, const char *why)
     fl_log(FL_LOG_WARN, "a message is dropped (%llu since the start): %s", (unsigned long long)d->n_dropped, why);
 }
 
+/* While the disk is full nothing is answered, and a worker holds as much as it has credit for; it may go beyond that by one result. What comes on top of that is dropped: its
+ * sender keeps what was not answered, or floods. */
+static bool is_in_credit(coord_daemon *d, peer_entry *from, size_t n_bytes)
+{
+    if (!d->kept_first) return true;                     /* it is answered with its turn */
+    if (from->kept_since != d->n_full) from->kept_bytes = 0;
+    from->kept_since = d->n_full;
+    if (from->kept_bytes > from->credit_bytes) return false;
+    from->kept_bytes += n_bytes;
+    return true;
+}
+
 static fl_status take_message(coord_daemon *d, const transport_peer *from, const wire_msg *msg, fl_err *err)
 {
     fl_status st = FL_OK;
@@ -423,6 +453,10 @@ static fl_status take_message(coord_daemon *d, const transport_peer *from, const
     peer_entry *entry = peers_of_connection(&d->peers, from);
     if (!entry) return msg->type == WIRE_BYE ? FL_OK : ask_for_hello(d, from, err);
     if (msg->type == WIRE_DETOK && (msg->n_parts != 1 || !is_good_table(entry, &msg->parts[0]))) return FL_OK;
+    if (msg->type == WIRE_RESULT && !is_in_credit(d, entry, msg->parts[0].bytes)) {
+        note_dropped(d, "a worker sends more results than its credit allows while the disk is full; stop it if it is none of yours");
+        return FL_OK;
+    }
     event ev = { .type = EVENT_MESSAGE, .worker = entry->worker, .msg = msg };
     if ((msg->type == WIRE_RESULT || msg->type == WIRE_DETOK) && msg->n_parts == 1) {
         void *copy = malloc(msg->parts[0].bytes ? msg->parts[0].bytes : 1);
@@ -442,16 +476,20 @@ static fl_status take_message(coord_daemon *d, const transport_peer *from, const
 
 static fl_status read_messages(coord_daemon *d, fl_err *err)
 {
-    for (int i = 0; i < MESSAGES_A_TURN; i++, d->n_load++) {
+    size_t n_bytes = 0;
+    queue_note(&d->inbox, 0);
+    for (int i = 0; i < MESSAGES_A_TURN && n_bytes < BYTES_A_TURN; i++, d->n_load++) {
         transport_peer from;
         wire_msg msg;
         fl_arena_reset(&d->messages);
         fl_status st = transport_recv(d->transport, &from, &msg, &d->messages, err);
         if (st == FL_AGAIN) return FL_OK;
+        queue_note(&d->inbox, d->inbox.depth + 1);
         if (st == FL_CORRUPT) {
             note_dropped(d, err->text);
             continue;
         }
+        if (st == FL_OK && msg.n_parts) n_bytes += msg.parts[0].bytes;
         if (st != FL_OK || (st = take_message(d, &from, &msg, err)) != FL_OK) return st;
     }
     return FL_OK;

@@ -84,6 +84,10 @@ fl_status daemon_outputs_follow(coord_daemon *d, stored_job *job, output_written
 /* Why the disk is full; NULL when it is not. */
 const char *daemon_disk_full(const coord_daemon *d);
 
+/* Queues of the loop (README.md). unsent: bytes to one peer; not_durable: bytes of results of turns that wait for the disk, capacity: all workers' credits; turn: messages of one. */
+typedef struct { queue_figures unsent, not_durable, turn; } daemon_queues;
+daemon_queues daemon_queue_figures(const coord_daemon *d);
+
 /* What the last HELLO of a worker said; "" before the first. */
 typedef struct { char model[257], fingerprint[65], numerics[257]; uint64_t n_hellos; } daemon_hello;
 const daemon_hello *daemon_last_hello(const coord_daemon *d);

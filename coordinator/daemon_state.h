@@ -14,6 +14,7 @@ typedef struct { transport_peer to; service_reply reply; uint64_t number; } late
 typedef struct turn {
     action_list list;
     late_reply *replies; size_t n_replies, replies_capacity;     /* owned; wait for the sync */
+    uint64_t n_bytes;                    /* of results in it, once it is kept */
     struct turn *next;
 } turn;
 
@@ -38,6 +39,8 @@ struct coord_daemon {
     turn *now, *spare;                   /* owned; `now` collects this turn's actions */
     turn *kept_first, *kept_last;        /* owned; turns that wait for room on the disk */
     uint64_t n_turns;
+    uint64_t n_full;                     /* how often the disk was full */
+    queue_figures kept, inbox;           /* bytes of results in kept turns; messages of the last turn */
     fl_arena messages;
     int64_t tick_ms, retry_ms, probe_ms, complain_ms;
     int64_t turn_ms, load_ms;            /* when the last turn with messages began; since when both are counted */

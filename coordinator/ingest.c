@@ -125,6 +125,7 @@ void ingest_close(ingest *in)
 static fl_status tell(ingest *in, fl_err *err)
 {
     in->report.n_bytes = in->n_bytes;
+    if (in->pool) in->report.blocks = ingest_pool_queue(in->pool);
     return in->note ? in->note(in->context, &in->report, err) : FL_OK;
 }
 
@@ -429,6 +430,7 @@ fl_status ingest_end(ingest *in, ingest_report *report, fl_err *err)
     if (st == FL_OK && in->report.n_rows == 0)
         st = fl_fail(err, FL_INVALID, in->n_bytes ? "%s is empty: all its lines are blank" : "%s is empty: a job has one JSON object a line", in->name);
     if (st != FL_OK) return st;
+    in->report.blocks = ingest_pool_queue(in->pool);
     ingest_pool_close(in->pool);
     in->pool = NULL;
     free(in->data);

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "coordinator/queue_figures.h"
 #include "coordinator/rows.h"
 #include "proto/ids.h"
 #include "proto/row_error.h"
@@ -39,6 +40,7 @@ typedef struct {
     uint64_t n_renamed;                  /* rows with a suffix */
     uint64_t cost;                       /* sum of the rows' */
     uint8_t hash[ROWS_HASH_BYTES];       /* XXH3-128 of the decompressed bytes: what the job is */
+    queue_figures blocks;                /* on their way to the parsers and back (ingest_pool.h) */
     char unknown_fields[1024];           /* "task_id (164 rows), top_n (3 rows)"; "" when every field is known */
 } ingest_report;
 

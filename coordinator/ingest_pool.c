@@ -13,6 +13,7 @@ struct ingest_pool {
     pthread_t threads[POOL_THREADS_MAX]; int n_threads;
     slot *slots; size_t n_slots;         /* owned; a ring: block i of the job is in slot i % n_slots */
     uint64_t n_pushed, n_taken;          /* the owner's */
+    uint64_t most_on_the_way;            /* blocks */
     size_t bytes_on_the_way;
     pthread_mutex_t lock;
     pthread_cond_t filled, parsed;
@@ -93,6 +94,11 @@ ingest_block *ingest_pool_blank(ingest_pool *p)
     return p->n_pushed - p->n_taken < p->n_slots ? &p->slots[p->n_pushed % p->n_slots].block : NULL;
 }
 
+queue_figures ingest_pool_queue(const ingest_pool *p)
+{
+    return (queue_figures){ .depth = p->n_pushed - p->n_taken, .high_water = p->most_on_the_way, .capacity = p->n_slots };
+}
+
 bool ingest_pool_fits(const ingest_pool *p, size_t n_bytes)
 {
     return p->bytes_on_the_way == 0 || p->bytes_on_the_way + n_bytes <= POOL_BYTES_MAX;
@@ -102,6 +108,7 @@ void ingest_pool_push(ingest_pool *p)
 {
     slot *s = &p->slots[p->n_pushed++ % p->n_slots];
     p->bytes_on_the_way += s->block.capacity;
+    if (p->n_pushed - p->n_taken > p->most_on_the_way) p->most_on_the_way = p->n_pushed - p->n_taken;
     pthread_mutex_lock(&p->lock);
     s->state = SLOT_FILLED;
     p->n_filled++;

@@ -133,6 +133,7 @@ void partial_drop(coord *c, lease *l, row_index row, uint32_t sample)
         if (p->row.v != row.v || p->sample != sample) continue;
         for (uint32_t i = 0; i < p->n_have; i++) {
             c->partial_bytes -= p->pieces[i].bytes;
+            l->partial_bytes -= p->pieces[i].bytes;
             send_release(c, p->pieces[i]);
         }
         *at = p->next;

@@ -68,7 +68,7 @@ fl_status peers_bind(peers *p, worker_id worker, const transport_peer *peer, uin
     if (entry) {
         take_slot(p, &entry->peer);
     } else {
-        if (!(entry = malloc(sizeof *entry)) || !grow(p)) {
+        if (!(entry = calloc(1, sizeof *entry)) || !grow(p)) {
             free(entry);
             return fl_fail(err, FL_FULL, "no memory for %zu workers", p->n + 1);
         }

@@ -10,7 +10,14 @@
 #include "coordinator/transport.h"
 #include "proto/ids.h"
 
-typedef struct { worker_id worker; transport_peer peer; uint32_t n_vocab; size_t at; } peer_entry;   /* n_vocab: of its model; at: in peers.v */
+typedef struct {
+    worker_id worker;
+    transport_peer peer;
+    uint32_t n_vocab;                    /* of its model */
+    uint64_t credit_bytes;               /* results it may leave unanswered; the daemon's */
+    uint64_t kept_bytes, kept_since;     /* of its results that wait for the disk: since which time it was full (daemon_state.h); the daemon's */
+    size_t at;                           /* in peers.v */
+} peer_entry;
 typedef struct {
     peer_entry **v; size_t n, capacity;                  /* owned, in no order; entries stay where they are until they are dropped */
     id_map of_worker;

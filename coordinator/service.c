@@ -79,6 +79,14 @@ static void fail(service_reply *reply, const fl_err *err)
     json_object_set_new(reply->json, "error", sentence ? sentence : json_string(fl_status_meaning(err->code)));
 }
 
+void service_refuse_unread(service_reply *reply)
+{
+    fl_err err;
+    *reply = (service_reply){ 0 };
+    fl_fail(&err, FL_AGAIN, "%u MB of answers to this connection were not read yet: read them, then ask again", SERVICE_UNREAD_BYTES_MAX >> 20);
+    fail(reply, &err);
+}
+
 fl_status service_send(transport *t, const transport_peer *to, uint64_t number, const service_reply *reply, fl_err *err)
 {
     char *text = reply->json ? json_dumps(reply->json, JSON_COMPACT) : strdup("{}");
@@ -164,6 +172,28 @@ static fl_status list(service *s, const json_t *args, service_reply *reply, fl_e
     return FL_OK;
 }
 
+static void add_queue(json_t *list, const char *name, const char *unit, const queue_figures *f)
+{
+    json_array_append_new(list, json_pack("{s:s, s:s, s:I, s:I, s:I}", "queue", name, "unit", unit, "depth", (json_int_t)f->depth, "high_water", (json_int_t)f->high_water, "capacity", (json_int_t)f->capacity));
+}
+
+/* The queues of README.md, in its order. */
+static json_t *queues_of(const service *s)
+{
+    json_t *list = json_array();
+    daemon_queues d = daemon_queue_figures(s->daemon);
+    submit_queues u = service_submit_queues(s->submit);
+    queue_figures partials = coord_partials(daemon_core(s->daemon));
+    add_queue(list, "messages to one peer", "bytes", &d.unsent);
+    add_queue(list, "results not durable", "bytes", &d.not_durable);
+    add_queue(list, "pieces of results", "bytes", &partials);
+    add_queue(list, "uploads under way", "uploads", &u.uploads);
+    add_queue(list, "pieces of an upload", "bytes", &u.pieces);
+    add_queue(list, "blocks of an ingest", "blocks", &u.blocks);
+    add_queue(list, "messages of one turn", "messages", &d.turn);
+    return list;
+}
+
 static fl_status status(service *s, const json_t *args, service_reply *reply, fl_err *err)
 {
     stored_job *job = NULL;
@@ -171,6 +201,7 @@ static fl_status status(service *s, const json_t *args, service_reply *reply, fl
     if (st != FL_OK) return st;
     json_object_set_new(reply->json, "job", status_of_job(job, daemon_core(s->daemon), daemon_disk_full(s->daemon), true));
     json_object_set_new(reply->json, "workers", status_of_workers(daemon_core(s->daemon)));
+    json_object_set_new(reply->json, "queues", queues_of(s));
     return FL_OK;
 }
 

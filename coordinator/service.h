@@ -16,7 +16,8 @@
  *   delete        {job} -> {state: "busy", why} asked again, or {state: "deleted", bytes}
  *   gc            {older_than, dry_run, removing_only} -> {items: [{path, what, bytes}], unnamed, bytes, busy: [{job, why}], removing}    older_than: days, -1 = no jobs;
  *                                                                                  unnamed: so many items more, counted in bytes
- * A failure is the status and {error: sentence}; an unknown job is FL_NOT_FOUND and named.
+ * A failure is the status and {error: sentence}; an unknown job is FL_NOT_FOUND and named. A client that leaves SERVICE_UNREAD_BYTES_MAX of answers unread gets FL_AGAIN and
+ * nothing done for whatever it asks: it holds up nobody but itself.
  * Threads  the daemon's. */
 #ifndef COORDINATOR_SERVICE_H
 #define COORDINATOR_SERVICE_H
@@ -25,6 +26,7 @@
 #include "coordinator/transport.h"
 
 #define SERVICE_PIECE_BYTES (1u << 20)
+#define SERVICE_UNREAD_BYTES_MAX (8u << 20)      /* one answer may go beyond it */
 
 typedef struct coord_daemon coord_daemon;
 typedef struct service service;
@@ -39,6 +41,7 @@ typedef struct {
 fl_status service_open(service **out, coord_daemon *d, fl_err *err);
 void      service_close(service *s);     /* accepts NULL */
 void      service_request(service *s, const wire_request *request, const fl_bytes *part, service_reply *reply);
+void      service_refuse_unread(service_reply *reply);   /* the answer to a client that does not read */
 void      service_reply_free(service_reply *reply);
 
 /* A text among the arguments; "" when it is not there. */

@@ -16,6 +16,7 @@ typedef struct { upload *upload; int64_t heard_ms; bool is_abandoned; } submit_s
 struct service_submit {
     coord_daemon *daemon;                                /* borrowed */
     submit_slot slots[SUBMITS_MAX];
+    submit_queues queues;                                /* high-water marks */
 };
 
 fl_status service_submit_open(service_submit **out, coord_daemon *d, fl_err *err)
@@ -77,6 +78,32 @@ static void abandon(submit_slot *slot)
     slot->is_abandoned = true;
 }
 
+static void note_upload(queue_figures *of_all, const queue_figures *of_one)
+{
+    if (of_one->depth > of_all->depth) of_all->depth = of_one->depth;
+    if (of_one->high_water > of_all->high_water) of_all->high_water = of_one->high_water;
+    if (of_one->capacity > of_all->capacity) of_all->capacity = of_one->capacity;
+}
+
+submit_queues service_submit_queues(service_submit *s)
+{
+    submit_queues *q = &s->queues;
+    uint64_t n = 0;
+    q->pieces.depth = q->blocks.depth = 0;
+    q->uploads.capacity = SUBMITS_MAX;
+    q->pieces.capacity = UPLOAD_QUEUE_BYTES;
+    for (int i = 0; i < SUBMITS_MAX; i++) {
+        queue_figures pieces, blocks;
+        if (!s->slots[i].upload) continue;
+        n += !s->slots[i].is_abandoned;
+        upload_queues(s->slots[i].upload, &pieces, &blocks);
+        note_upload(&q->pieces, &pieces);
+        note_upload(&q->blocks, &blocks);
+    }
+    queue_note(&q->uploads, n);
+    return *q;
+}
+
 /* The loop does not wait for threads that end: their slots are free when they have. */
 static submit_slot *free_slot(service_submit *s)
 {
@@ -86,6 +113,7 @@ static submit_slot *free_slot(service_submit *s)
         bool is_silent = slot->upload && daemon_now_ms() - slot->heard_ms > IDLE_MS;
         if (is_silent && !slot->is_abandoned) abandon(slot);
         if (slot->upload && slot->is_abandoned && upload_is_done(slot->upload)) {
+            service_submit_queues(s);                    /* its marks stay */
             upload_close(slot->upload);
             *slot = (submit_slot){ 0 };
         }
@@ -112,6 +140,7 @@ fl_status service_submit_begin(service_submit *s, const json_t *args, service_re
     if (!slot) return fl_fail(err, FL_FULL, "%d jobs are being submitted right now; try again in a minute", SUBMITS_MAX);
     if ((st = upload_open(&slot->upload, daemon_spool(s->daemon), id, &settings, err)) != FL_OK) return st;
     slot->heard_ms = daemon_now_ms();
+    service_submit_queues(s);
     fl_job_name(id, name);
     json_object_set_new(reply->json, "upload", json_string(name));
     tell_limit(slot->upload, reply);

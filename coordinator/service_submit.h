@@ -18,6 +18,10 @@ fl_status service_submit_piece(service_submit *s, const json_t *args, const fl_b
 fl_status service_submit_end(service_submit *s, const json_t *args, service_reply *reply, fl_err *err);
 fl_status service_submit_abort(service_submit *s, const json_t *args, fl_err *err);
 
+/* uploads under way; of the fullest of them: bytes not read yet, blocks of its ingest. The high-water marks are of all since the start. */
+typedef struct { queue_figures uploads, pieces, blocks; } submit_queues;
+submit_queues service_submit_queues(service_submit *s);
+
 /* The jobs on their way: their folders are in use. Returns how many. */
 size_t service_submit_jobs(const service_submit *s, job_id out[SUBMITS_MAX]);
 

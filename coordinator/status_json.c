@@ -113,7 +113,7 @@ static json_t *failures_of(stored_job *job)
 json_t *status_of_job(stored_job *job, const coord *core, const char *held_up, bool details)
 {
     coord_job_status live;
-    bool is_live = core && job->state == JOB_OPEN && coord_job_find(core, job->id, &live);
+    bool is_known = core && coord_job_find(core, job->id, &live), is_live = is_known && job->state == JOB_OPEN;      /* the core forgets ended jobs with its process */
     char name[FL_JOB_NAME_BYTES];
     fl_job_name(job->id, name);
     json_t *out = json_object();
@@ -130,8 +130,8 @@ json_t *status_of_job(stored_job *job, const coord *core, const char *held_up, b
     if (job->is_pinned) {
         json_object_set_new(out, "pin", json_pack("{s:s, s:s, s:s}", "model", job->pin_model, "fingerprint", job->fingerprint, "numerics", job->numerics));
     }
-    if (is_live) json_object_set_new(out, "events", events_of(&live));
-    if (is_live) json_object_set_new(out, "tail", tail_of(&live));
+    if (is_known) json_object_set_new(out, "events", events_of(&live));
+    if (is_known) json_object_set_new(out, "tail", tail_of(&live));
     if (details) json_object_set_new(out, "engine_ends", ends_of(job, core));
     json_object_set_new(out, "outputs", json_boolean(job->state != JOB_OPEN && !job->outputs_due));
     if (details) json_object_set_new(out, "failures", failures_of(job));

@@ -169,6 +169,28 @@ static void show_workers(const screen *s, const json_t *workers)
     if (n == 0) show(s, "workers", "none");
 }
 
+static void amount(char out[32], const char *unit, long long n)
+{
+    bool is_bytes = strcmp(unit, "bytes") == 0;
+    if (is_bytes && n >= 1 << 20) snprintf(out, 32, "%.1f MB", (double)n / (1 << 20));
+    else if (is_bytes) snprintf(out, 32, "%.1f KB", (double)n / (1 << 10));
+    else snprintf(out, 32, "%lld", n);
+}
+
+/* Each of the coordinator's queues: what is in it, at most so far, and what may be. */
+static void show_queues(const screen *s, const json_t *queues)
+{
+    size_t i;
+    json_t *q;
+    json_array_foreach((json_t *)queues, i, q) {
+        char depth[32], most[32], capacity[32];
+        amount(depth, text_of(q, "unit"), number_of(q, "depth"));
+        amount(most, text_of(q, "unit"), number_of(q, "high_water"));
+        amount(capacity, text_of(q, "unit"), number_of(q, "capacity"));
+        show(s, i ? "" : "queues", "%s: %s, at most %s so far, of %s", text_of(q, "queue"), depth, most, capacity);
+    }
+}
+
 static void show_settings(const screen *s, const json_t *job, uint64_t now_s)
 {
     const json_t *settings = json_object_get(job, "settings"), *pin = json_object_get(job, "pin");
@@ -191,7 +213,7 @@ static void show_settings(const screen *s, const json_t *job, uint64_t now_s)
     if (pin) show(s, "model", "%s  %s  %s", text_of(pin, "model"), text_of(pin, "fingerprint"), text_of(pin, "numerics"));
 }
 
-void status_print_job(FILE *file, int width, uint64_t now_s, const json_t *job, const json_t *workers)
+void status_print_job(FILE *file, int width, uint64_t now_s, const json_t *job, const json_t *workers, const json_t *queues)
 {
     const screen s = { file, width };
     const json_t *events = json_object_get(job, "events");
@@ -210,6 +232,7 @@ void status_print_job(FILE *file, int width, uint64_t now_s, const json_t *job, 
         show(&s, "events", "%lld leases granted, %lld lost, %lld handed back; rows begun again %lld, crashes %lld", number_of(events, "leases_granted"), number_of(events, "leases_lost"),
              number_of(events, "handbacks"), number_of(events, "retries"), number_of(events, "crashes"));
     }
+    show_queues(&s, queues);
     show(&s, "outputs", "%s", json_is_true(json_object_get(job, "outputs")) ? "written" : "not yet");
 }
 

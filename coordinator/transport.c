@@ -16,7 +16,8 @@
 #include "proto/log.h"
 
 #define ENDPOINT_BYTES_MAX 256
-#define QUEUE_MESSAGES 4096                              /* a peer that reads nothing may hold so many */
+#define QUEUE_MESSAGES 4096                              /* a peer that reads nothing may hold so many, of at most TRANSPORT_UNSENT_BYTES_MAX in all */
+#define INBOX_MESSAGES 256                               /* of one peer that were not read yet: behind them its connection waits. As many as a worker's own queue has */
 #ifndef ZMQ_ZERO_COPY_RECV
 #define ZMQ_ZERO_COPY_RECV 10                            /* zmq.h shows it to draft builds only; the library has it since 4.2 */
 #endif
@@ -25,7 +26,7 @@
 typedef struct { uint64_t key; atomic_size_t n_bytes, n_messages; } peer_queue;
 
 /* A message on its way, in memory that libzmq gives back. */
-typedef struct { peer_queue *to; atomic_size_t *all_bytes; size_t n_bytes; uint8_t data[]; } outgoing;
+typedef struct { peer_queue *to; size_t n_bytes; uint8_t data[]; } outgoing;
 
 struct transport {
     void *context, *socket;                              /* owned */
@@ -34,8 +35,7 @@ struct transport {
     fl_arena scratch;                                    /* headers being sent */
     peer_queue **queues; size_t n_queues, queues_capacity;           /* owned */
     id_map queue_of;                                     /* from queue_key */
-    atomic_size_t all_bytes;                             /* in all queues */
-    size_t most_bytes, peer_most_bytes;                  /* most so far in all of them, in one */
+    size_t most_bytes;                                   /* so far, in one of them */
 };
 
 bool transport_peer_equal(const transport_peer *a, const transport_peer *b)
@@ -137,7 +137,7 @@ fl_status transport_open(transport **out, const char *endpoint, fl_err *err)
     if (!t->socket) { st = fl_fail(err, FL_FULL, "transport: ZeroMQ gives no socket: %s", zmq_strerror(zmq_errno())); goto done; }
     if ((st = set_int(t->socket, ZMQ_ROUTER_MANDATORY, 1, err)) != FL_OK) goto done;
     if ((st = set_int(t->socket, ZMQ_SNDHWM, QUEUE_MESSAGES, err)) != FL_OK) goto done;
-    if ((st = set_int(t->socket, ZMQ_RCVHWM, QUEUE_MESSAGES, err)) != FL_OK) goto done;
+    if ((st = set_int(t->socket, ZMQ_RCVHWM, INBOX_MESSAGES, err)) != FL_OK) goto done;
     if ((st = set_int(t->socket, ZMQ_LINGER, 1000, err)) != FL_OK) goto done;
     if ((st = set_int(t->socket, ZMQ_IPV6, strncmp(endpoint, "tcp://[", 7) == 0, err)) != FL_OK) goto done;
     int64_t largest = WIRE_BYTES_MAX_UP;
@@ -229,7 +229,6 @@ static void take_off(void *data, void *hint)
     (void)data;
     atomic_fetch_sub(&o->to->n_bytes, o->n_bytes);
     atomic_fetch_sub(&o->to->n_messages, 1);
-    atomic_fetch_sub(o->all_bytes, o->n_bytes);
     free(o);
 }
 
@@ -281,9 +280,14 @@ size_t transport_unsent(const transport *t, const transport_peer *to)
     return q ? atomic_load(&q->n_bytes) : 0;
 }
 
-transport_figures transport_queues(const transport *t)
+queue_figures transport_queue(const transport *t)
 {
-    return (transport_figures){ .n_bytes = atomic_load(&t->all_bytes), .most_bytes = t->most_bytes, .peer_most_bytes = t->peer_most_bytes };
+    queue_figures f = { .high_water = t->most_bytes, .capacity = TRANSPORT_UNSENT_BYTES_MAX };
+    for (size_t i = 0; i < t->n_queues; i++) {
+        size_t n_bytes = atomic_load(&t->queues[i]->n_bytes);
+        if (n_bytes > f.depth) f.depth = n_bytes;
+    }
+    return f;
 }
 
 /* The message in memory that is counted until ZeroMQ gives it back. */
@@ -298,12 +302,12 @@ static fl_status pack(transport *t, const wire_msg *msg, peer_queue *q, zmq_msg_
         free(o);
         return fl_fail(err, FL_FULL, "transport: no memory for a message of %zu bytes", p.n_bytes);
     }
-    *o = (outgoing){ .to = q, .all_bytes = &t->all_bytes, .n_bytes = p.n_bytes };
+    o->to = q;
+    o->n_bytes = p.n_bytes;
     wire_pack(&p, msg, o->data);
-    size_t of_peer = atomic_fetch_add(&q->n_bytes, p.n_bytes) + p.n_bytes, of_all = atomic_fetch_add(&t->all_bytes, p.n_bytes) + p.n_bytes;
+    size_t waiting = atomic_fetch_add(&q->n_bytes, p.n_bytes) + p.n_bytes;
     atomic_fetch_add(&q->n_messages, 1);
-    if (of_peer > t->peer_most_bytes) t->peer_most_bytes = of_peer;
-    if (of_all > t->most_bytes) t->most_bytes = of_all;
+    if (waiting > t->most_bytes) t->most_bytes = waiting;
     return FL_OK;
 }
 

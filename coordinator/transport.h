@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include "coordinator/queue_figures.h"
 #include "proto/wire.h"
 
 typedef struct transport transport;
@@ -39,7 +40,6 @@ fl_status transport_send(transport *t, const transport_peer *to, const wire_msg 
 /* Bytes of messages to the peer that its connection has not taken. */
 size_t transport_unsent(const transport *t, const transport_peer *to);
 
-typedef struct { size_t n_bytes, most_bytes, peer_most_bytes; } transport_figures;       /* unsent to all peers: now, at most so far; to one peer at most */
-transport_figures transport_queues(const transport *t);
+queue_figures transport_queue(const transport *t);       /* unsent bytes to one peer: the one with the most of them now, and so far */
 
 #endif

@@ -11,7 +11,7 @@ struct upload {
     job_id id;
     const spool *spool;                  /* borrowed; immutable */
     job_settings settings;               /* owned; the thread's while it runs */
-    uint64_t offset;                     /* the daemon's thread's */
+    uint64_t offset, most_queued;        /* the daemon's thread's */
     bool has_ended;                      /* likewise */
     pthread_t thread;
     pthread_mutex_t lock;
@@ -173,6 +173,7 @@ fl_status upload_push(upload *u, const void *data, size_t n_bytes, fl_err *err)
         else u->first = p;
         u->last = p;
         p = NULL;
+        if (u->offset + n_bytes - u->consumed > u->most_queued) u->most_queued = u->offset + n_bytes - u->consumed;
         pthread_cond_signal(&u->changed);
     }
     pthread_mutex_unlock(&u->lock);
@@ -203,6 +204,14 @@ fl_status upload_poll(upload *u, stored_job **out, ingest_report *so_far, fl_err
     }
     pthread_mutex_unlock(&u->lock);
     return st;
+}
+
+void upload_queues(upload *u, queue_figures *pieces, queue_figures *blocks)
+{
+    pthread_mutex_lock(&u->lock);
+    *pieces = (queue_figures){ .depth = u->done ? 0 : u->offset - u->consumed, .high_water = u->most_queued, .capacity = UPLOAD_QUEUE_BYTES };
+    *blocks = u->report.blocks;
+    pthread_mutex_unlock(&u->lock);
 }
 
 bool upload_is_done(upload *u)

@@ -26,6 +26,7 @@ bool      upload_has_ended(const upload *u);
 
 /* FL_AGAIN while the thread works (*so_far as far as it is, else zero); then what became of the job: FL_OK and the caller owns *out. */
 fl_status upload_poll(upload *u, stored_job **out, ingest_report *so_far, fl_err *err);
+void      upload_queues(upload *u, queue_figures *pieces, queue_figures *blocks);    /* bytes that were not read yet; blocks of its ingest */
 bool      upload_is_done(upload *u);                     /* the thread has ended: close does not wait */
 
 #endif

@@ -130,13 +130,18 @@ static wire_grant grant_of(const rig *r, uint64_t worker)
     return a->msg.grant;
 }
 
-static fl_status result_piece(rig *r, uint64_t worker, uint64_t lease, uint64_t row, uint64_t sample, uint64_t piece, uint64_t n_pieces)
+static fl_status result_piece_of(rig *r, uint64_t worker, uint64_t lease, uint64_t row, uint64_t sample, uint64_t piece, uint64_t n_pieces, size_t n_bytes)
 {
     static const char body[] = "body";
     static char owner;
     wire_msg m = { .type = WIRE_RESULT };
     m.result = (wire_result){ .job = JOB.v, .lease = lease, .row = row, .sample = sample, .piece = piece, .n_pieces = n_pieces, .n_tokens = 3 };
-    return step(r, &(event){ .type = EVENT_MESSAGE, .worker = { worker }, .msg = &m, .body = { body, 4, &owner } });
+    return step(r, &(event){ .type = EVENT_MESSAGE, .worker = { worker }, .msg = &m, .body = { body, n_bytes, &owner } });
+}
+
+static fl_status result_piece(rig *r, uint64_t worker, uint64_t lease, uint64_t row, uint64_t sample, uint64_t piece, uint64_t n_pieces)
+{
+    return result_piece_of(r, worker, lease, row, sample, piece, n_pieces, 4);
 }
 
 static wire_fate fate_of(const rig *r, uint64_t worker)
@@ -258,7 +263,7 @@ static void pieces_commit_as_a_whole_with_the_last(void **state)
     assert_int_equal(result_piece(&r, 1, lease, 0, 0, 0, 3), FL_OK);
     assert_null(find_send(&r, 1, WIRE_ANSWER));
     assert_int_equal(result_piece(&r, 1, lease, 0, 0, 1, 3), FL_OK);
-    assert_int_equal(coord_partial_bytes(r.c), 8);
+    assert_int_equal(coord_partials(r.c).depth, 8);
     assert_int_equal(result_piece(&r, 1, lease, 0, 0, 0, 3), FL_OK);     /* begins again */
     assert_int_equal(r.n_released, 2);
     assert_int_equal(result_piece(&r, 1, lease, 0, 0, 1, 3), FL_OK);
@@ -266,8 +271,29 @@ static void pieces_commit_as_a_whole_with_the_last(void **state)
     assert_int_equal(result_piece(&r, 1, lease, 0, 0, 2, 3), FL_OK);
     assert_int_equal(count_appends(&r, LEDGER_RESULT), 3);
     assert_int_equal(fate_of(&r, 1), WIRE_COMMITTED);
-    assert_int_equal(coord_partial_bytes(r.c), 0);
+    assert_int_equal(coord_partials(r.c).depth, 0);
     assert_int_equal(r.n_released, 2);
+    rig_close(&r);
+}
+
+static void pieces_beyond_the_bound_of_a_lease_are_dropped(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    add_job(&r, 2, 2);
+    hello(&r, 1);
+    uint64_t lease = grant_of(&r, 1).lease, n_half = COORD_PARTIAL_BYTES / 2;      /* the core counts bytes and reads none */
+    assert_int_equal(result_piece_of(&r, 1, lease, 0, 0, 0, 4096, n_half), FL_OK);
+    assert_int_equal(result_piece_of(&r, 1, lease, 0, 1, 0, 4096, n_half), FL_OK);
+    assert_int_equal(coord_partials(r.c).depth, COORD_PARTIAL_BYTES);
+    assert_int_equal(result_piece_of(&r, 1, lease, 0, 0, 1, 4096, 1), FL_OK);
+    assert_int_equal(coord_partials(r.c).depth, n_half);
+    assert_int_equal(coord_partials(r.c).high_water, COORD_PARTIAL_BYTES);
+    assert_int_equal(r.n_released, 2);                   /* the piece, and the one before it */
+    assert_int_equal(result_piece_of(&r, 1, lease, 0, 0, 2, 4096, n_half), FL_OK);
+    assert_int_equal(coord_partials(r.c).depth, n_half);
+    assert_int_equal(result(&r, 1, lease, 0, 0), WIRE_COMMITTED);        /* the row itself is as before */
     rig_close(&r);
 }
 
@@ -284,7 +310,7 @@ static void a_result_with_a_missing_piece_is_refused_and_given_out_again(void **
     assert_int_equal(fate_of(&r, 1), WIRE_REFUSED);
     assert_int_equal(r.out.appends.n, 0);
     assert_int_equal(r.n_released, 2);
-    assert_int_equal(coord_partial_bytes(r.c), 0);
+    assert_int_equal(coord_partials(r.c).depth, 0);
     assert_true(grant_of(&r, 1).lease > lease);
     rig_close(&r);
 }
@@ -1248,6 +1274,7 @@ int main(void)
         cmocka_unit_test(late_result_of_an_old_lease_is_stale),
         cmocka_unit_test(pieces_commit_as_a_whole_with_the_last),
         cmocka_unit_test(a_result_that_cannot_be_read_is_refused_and_its_row_given_out_again),
+        cmocka_unit_test(pieces_beyond_the_bound_of_a_lease_are_dropped),
         cmocka_unit_test(a_result_with_a_missing_piece_is_refused_and_given_out_again),
         cmocka_unit_test(a_row_error_ends_the_row_in_every_lease),
         cmocka_unit_test(a_dead_workers_rows_go_back_in_order),

@@ -536,6 +536,7 @@ static void threads_and_pieces_change_nothing(void **state)
         static const struct { size_t step; int n_threads; } ways[] = { { 1 << 20, 2 }, { 777, 5 }, { 300001, 3 } };
         for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
             outcome again = ingest_all(data, n, ways[w].step, ways[w].n_threads, suffix);
+            again.report.blocks = first.report.blocks;   /* how full the queue was is all that may differ */
             assert_memory_equal(&again.report, &first.report, sizeof first.report);
             assert_true(again.n_faults == first.n_faults && again.faults_hash == first.faults_hash && again.index_bytes == first.index_bytes);
             assert_memory_equal(again.index, first.index, first.index_bytes);
