@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "coordinator/commands.h"
 #include "coordinator/stub_fleet.h"
 
 #define SELF "/proc/self/exe"
@@ -25,8 +26,6 @@
 static void belong_to(pid_t parent)
 {
     setpgid(0, 0);
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(3);                   /* it died before prctl */
 }
@@ -50,7 +49,7 @@ fl_status bench_start(pid_t *out, const bench_program *p, fl_err *err)
         fds[i] = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
         if (fds[i] < 0) st = fl_fail_errno(err, errno, "cannot write %s", path);
     }
-    pid_t parent = getpid(), pid = st == FL_OK ? fork() : -1;
+    pid_t parent = getpid(), pid = st == FL_OK ? command_fork() : -1;
     if (pid == 0) become(p->path ? p->path : SELF, p->argv, fds[0], fds[1], p->net_fd, parent);
     if (st == FL_OK && pid < 0) st = fl_fail_errno(err, errno, "no process for %s", p->argv[1]);
     for (int i = 0; i < 2; i++) {
@@ -103,7 +102,7 @@ fl_status bench_call_self(char *const *argv, char **text, fl_err *err)
     fl_status st = FL_OK;
     pid_t parent = getpid(), pid = -1;
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(errors, O_CLOEXEC) != 0) { st = fl_fail_errno(err, errno, "no pipe to `tokenfleet %s`", argv[1]); goto done; }
-    if ((pid = fork()) == 0) become(SELF, argv, out[1], errors[1], -1, parent);
+    if ((pid = command_fork()) == 0) become(SELF, argv, out[1], errors[1], -1, parent);
     if (pid < 0) { st = fl_fail_errno(err, errno, "no process for `tokenfleet %s`", argv[1]); goto done; }
     close(out[1]);
     close(errors[1]);
@@ -151,7 +150,7 @@ fl_status bench_stubs_start(bench_stubs *out, const bench_stubs_options *options
         munmap(shared, sizeof *shared);
         return fl_fail_errno(err, errno, "no pipe to the stub workers");
     }
-    pid_t parent = getpid(), pid = fork();
+    pid_t parent = getpid(), pid = command_fork();
     if (pid == 0) {
         close(ends[1]);                                  /* so that the end of the parent's shows */
         serve(options, shared, ends[0], parent);

@@ -1,5 +1,6 @@
 #include "coordinator/commands.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
@@ -75,6 +76,24 @@ void command_stop_on_signal(const char *command, const char *sentence)
     last_words[0] = command;
     last_words[1] = sentence;
     handle_signals(stop);
+}
+
+pid_t command_fork(void)
+{
+    sigset_t ours, before;
+    sigemptyset(&ours);
+    sigaddset(&ours, SIGINT);
+    sigaddset(&ours, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &ours, &before);
+    pid_t pid = fork();
+    int error = errno;
+    if (pid == 0) {
+        signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);         /* one that came meanwhile ends the child here */
+    errno = error;
+    return pid;
 }
 
 int command_signals(void)

@@ -2,6 +2,7 @@
 #ifndef COORDINATOR_COMMANDS_H
 #define COORDINATOR_COMMANDS_H
 
+#include <sys/types.h>
 #include "proto/status.h"
 
 int cmd_run(int argc, char **argv);
@@ -32,6 +33,10 @@ const char *command_shown_path(const char *path);
 /* Count SIGINT and SIGTERM from now on instead of dying of them; command_signals tells how many came. */
 void command_catch_signals(void);
 int  command_signals(void);
+
+/* fork for a child that becomes another program: SIGINT and SIGTERM end it as they end that one before it catches them. After a plain fork the child has our handlers until
+ * it resets them, and a signal that comes then is counted by nobody. -1 with errno, as fork. */
+pid_t command_fork(void);
 
 /* From now on SIGINT and SIGTERM end the process with ENDED_INCOMPLETE after "tokenfleet COMMAND: SENTENCE": for commands that may be cut off anywhere. The
  * strings must last. */

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "coordinator/commands.h"
 #include "proto/log.h"
 
 #define LAST_BYTES 1024
@@ -58,8 +59,6 @@ static _Noreturn void become_worker(char **argv, int output, pid_t parent)
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(3);                   /* it died before prctl */
@@ -85,7 +84,7 @@ static fl_status start_slot(spawn *s, slot *w, fl_err *err)
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return fl_fail_errno(err, errno, "no pipe to a worker");
     if (s->n_gpus > 0) snprintf(s->device, sizeof "--device=cuda:0000000000", "--device=cuda:%u", (unsigned)(w - s->slots) % (unsigned)s->n_gpus % 10000u);
-    pid_t parent = getpid(), pid = fork();
+    pid_t parent = getpid(), pid = command_fork();
     if (pid == 0) become_worker(s->argv, ends[1], parent);
     int error = errno;
     close(ends[1]);

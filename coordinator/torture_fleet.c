@@ -15,7 +15,7 @@
 #include "coordinator/spawn.h"
 
 #define LEASE_TERM_S "6"                 /* short, so that cuts and stops lose leases */
-#define DRAIN_MS 60000                   /* a worker's 30 s and a coordinator's, on a busy machine */
+#define DRAIN_MS 90000                   /* a worker's 30 s and a coordinator's, on a busy machine */
 #define DRAINED_MS 120000                /* after a coordinator was told to drain its workers may end: its time and theirs */
 #define DRAINED_PAUSE_MS 1000            /* before one that ended by itself is started again */
 #define TURN_MS 20
