@@ -330,7 +330,9 @@ INLINE void tile(float *y, size_t y_stride, int32_t n_w, const panel_unit *u, in
 #pragma GCC unroll 2
         for (int p = 0; p < P; p++) out[t * P + p] = first || n_w <= p * 16 ? f_set(0.0f) : f_take(y + (size_t)t * y_stride + p * 16, n_w - p * 16);
     for (int32_t i = 0; i < n_units; i++, u += P) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  /* at their -O1 gcc warns of it, where the loop has one turn */
 #pragma GCC unroll 2
+#endif
         for (int s = 0; s < 32 / group; s++) {
             b64 sum[TILE_X * PANELS];
 #pragma GCC unroll 8
