@@ -27,9 +27,11 @@ FUZZ_TARGETS
 
 /* What an input of n bytes warrants, harness included (it copies the input, and reads back what it wrote). */
 static const struct { const char *name; size_t fixed, per_byte; const char *why; } bounds[] = {
+    { "code_extract", 4 << 10, 4, "a copy, and the completion twice" },
     { "detok", 64 << 10, 4000, "LZ4 makes at most 255 bytes of one, and each of those at most an id of 5 bytes in the table, twice for the comparison" },
     { "frame", 4 << 10, 2, "a copy" },
     { "gguf", 64 << 10, 400, "an index entry of 56 bytes a key and 150 a tensor, the forms of config.json and tokenizer.json as trees" },
+    { "grade_line", 64 << 10, 40, "places for 1,024 samples, the task's texts, and 16 bytes a key" },
     { "ingest", 8 << 20, 40, "blocks and a run of ids, whatever the job (ingest.h)" },
     { "journal", 8 << 20, 400, "SQLite's page cache of 2 MB each for the maker and for us, a value as it is (at most 1 MB), 16 bytes an item of a lease" },
     { "job_row", 64 << 10, 40, "four bytes an id, and 16 bytes a key" },
