@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "engine/device_sampler.h"
 #include "engine/fingerprint.h"
 #include "engine/kv_cache.h"
 #include "engine/memory_plan.h"
@@ -29,7 +30,8 @@ struct engine {
     kv_cache *kv;
     state_pool *states;
     scheduler *scheduler;
-    sampler *chain;
+    sampler *chain;                      /* where the host chooses tokens, else NULL */
+    device_sampler *device_chain;        /* where the device does */
     fl_detok *detok;
     memory_plan plan;
 
@@ -45,7 +47,7 @@ struct engine {
     int32_t *tables, seq_blocks;         /* [plan.batch_max, seq_blocks] */
     logit_row *rows;
     act *hidden; float *logits, *lse;    /* of the device; lse lies behind the logits */
-    float *host_logits;                  /* what the sampler reads: on the host the same memory, else a pinned copy */
+    token_choice *choices; int32_t choices_capacity;         /* what the device's sampler is asked */
 };
 
 /* ---- open ---- */
@@ -80,7 +82,6 @@ static fl_status open_pools(engine *e, fl_err *err)
 /* Bytes of the logits of the most rows at a time, and of their log-sum-exps. */
 static size_t logits_bytes(const engine *e) { return (size_t)e->plan.n_logit_rows * (size_t)e->info.n_vocab * sizeof(float); }
 static size_t lse_bytes(const engine *e) { return (size_t)e->plan.n_logit_rows * sizeof(float); }
-static float *host_lse(const engine *e) { return e->host_logits + logits_bytes(e) / sizeof(float); }
 
 static size_t hidden_bytes(const engine *e) { return (size_t)e->plan.n_rows * (size_t)model_describe(e->m)->hidden * e->o->act_bytes; }
 
@@ -106,17 +107,17 @@ static fl_status open_step_memory(engine *e, fl_err *err)
     const model_config *c = model_describe(e->m);
     const ops_limits limits = { .n_rows = e->plan.n_rows, .n_seqs = e->plan.batch_max, .n_logits = e->plan.n_rows, .seq_blocks = kv_blocks_of(e->plan.context),
                                 .n_heads = c->n_heads, .head_dim = c->head_dim };
-    void *hidden = NULL, *logits = NULL, *host = NULL;
+    void *hidden = NULL, *logits = NULL;
     fl_status st = open_step_lists(e, err);
     if (st == FL_OK) st = e->o->take(e->o, &hidden, hidden_bytes(e), "the rows that logits are made from", err);
     e->hidden = hidden;
     if (st == FL_OK) st = e->o->take(e->o, &logits, logits_bytes(e) + lse_bytes(e), "logits", err);
     e->logits = logits;
-    if (st == FL_OK && !e->o->is_host) st = e->o->take_host(e->o, &host, logits_bytes(e) + lse_bytes(e), "logits", err);
-    e->host_logits = e->o->is_host ? e->logits : host;
     if (st != FL_OK) return st;
     e->lse = e->logits + logits_bytes(e) / sizeof(float);
-    return e->o->reserve(e->o, &limits, err);
+    if (e->o->sample) st = device_sampler_open(&e->device_chain, e->o, e->plan.n_logit_rows, e->plan.batch_max, e->info.n_vocab, e->plan.context, err);
+    else st = sampler_open(&e->chain, e->info.n_vocab, err);
+    return st == FL_OK ? e->o->reserve(e->o, &limits, err) : st;
 }
 
 /* The path's last part, owned by the caller: what the user calls the model, also where that is a link; of a .gguf file without its end. "." and the like are looked up. NULL without memory. */
@@ -177,7 +178,6 @@ fl_status engine_open(engine **out, const engine_options *options, fl_err *err)
     if ((status = open_tokenizer(e, options->model, e->info.n_vocab, err)) != FL_OK) goto done;
     if ((status = open_pools(e, err)) != FL_OK) goto done;
     if ((status = open_step_memory(e, err)) != FL_OK) goto done;
-    if ((status = sampler_open(&e->chain, e->info.n_vocab, err)) != FL_OK) goto done;
     if ((status = e->o->finish(e->o, err)) != FL_OK) goto done;
     snprintf(e->numerics, sizeof e->numerics, "%s/%d/%s/%s", e->o->numerics, NUMERICS_VERSION, dtype_name(model_dtype(e->m)), dtype_name(e->o->act_type));
     fl_log(FL_LOG_INFO, "engine: %s (%s) on %s, %s, context %d", e->name, e->info.architecture, e->o->name, e->numerics, e->info.context_max);
@@ -373,15 +373,11 @@ static void fill_batch(engine *e, ops_batch *b, const plan_entry *entries, int32
                       .logit_rows = e->logit_rows, .n_logits = n_logits };
 }
 
-/* Choose a sample's next token; a sample that ends becomes an event. */
-static fl_status advance_sample(engine *e, request *r, sample *s, const float *logits, float lse, fl_err *err)
+/* What became of a sample with its next token: one that ends becomes an event. */
+static fl_status advance_sample(engine *e, request *r, sample *s, sample_fate fate, const fl_result *reason, fl_err *err)
 {
-    sample_fate fate;
-    fl_result reason = { 0 };
-    fl_status st = sample_next(&fate, &reason, r, s, e->chain, e->detok, logits, e->info.n_vocab, lse, err);
-    if (st != FL_OK) return st;
     if (fate == SAMPLE_IS_NAN) r->is_failed = true;
-    return fate == SAMPLE_ENDED ? finish_sample(e, r, s, &reason, err) : FL_OK;
+    return fate == SAMPLE_ENDED ? finish_sample(e, r, s, reason, err) : FL_OK;
 }
 
 /* The prompt is computed: the first live sample goes on in the trunk's place, the others fork from it. */
@@ -414,50 +410,132 @@ done:
     return st;
 }
 
+static bool is_last_of_prompt(const logit_row *row) { return row->is_prefill && row->position + 1 == row->r->n_prompt; }
+
+/* After the last prompt row's choices. */
+static fl_status end_prompt(engine *e, request *r, fl_err *err) { return r->is_failed || r->n_live == 0 ? FL_OK : fork_request(e, r, err); }
+
+/* ---- tokens chosen by the host ---- */
+
+static fl_status choose_next(engine *e, request *r, sample *s, const float *logits, float lse, fl_err *err)
+{
+    sample_fate fate;
+    fl_result reason = { 0 };
+    fl_status st = sample_next(&fate, &reason, r, s, e->chain, e->detok, logits, e->info.n_vocab, lse, err);
+    return st == FL_OK ? advance_sample(e, r, s, fate, &reason, err) : st;
+}
+
 /* The last prompt row: every live sample's first token. */
 static fl_status begin_samples(engine *e, request *r, const float *logits, float lse, fl_err *err)
 {
     for (uint32_t i = 0; i < r->n_samples && !r->is_failed; i++) {
         if (r->samples[i].is_over) continue;
-        fl_status st = advance_sample(e, r, &r->samples[i], logits, lse, err);
+        fl_status st = choose_next(e, r, &r->samples[i], logits, lse, err);
         if (st != FL_OK) return st;
     }
-    return r->is_failed || r->n_live == 0 ? FL_OK : fork_request(e, r, err);
+    return end_prompt(e, r, err);
 }
 
 static fl_status use_row(engine *e, const logit_row *row, const float *logits, float lse, fl_err *err)
 {
     request *r = row->r;
     if (r->is_failed) return FL_OK;
-    if (!row->is_prefill) return advance_sample(e, r, request_sample(r, row->seq->sample), logits, lse, err);
-    if (row->position + 1 == r->n_prompt) return begin_samples(e, r, logits, lse, err);
+    if (!row->is_prefill) return choose_next(e, r, request_sample(r, row->seq->sample), logits, lse, err);
+    if (is_last_of_prompt(row)) return begin_samples(e, r, logits, lse, err);
     if (lse != lse) r->is_failed = true;
     else request_prompt_logprob(r, row->position, logits, e->info.n_vocab, lse);
     return FL_OK;
 }
 
-/* Wait for n rows of logits, just asked for, and bring them to where the sampler reads. FL_GPU when the device failed: then they are not to be used. */
-static fl_status fetch_logits(engine *e, int32_t n, fl_err *err)
+static fl_status use_on_host(engine *e, const logit_row *rows, int32_t n, fl_err *err)
 {
-    if (!e->o->is_host) {
-        e->o->download(e->o, e->host_logits, e->logits, (size_t)n * (size_t)e->info.n_vocab * sizeof(float));
-        e->o->download(e->o, host_lse(e), e->lse, (size_t)n * sizeof(float));
+    e->o->log_sum_exp(e->o, e->lse, e->logits, n, e->info.n_vocab);
+    fl_status st = e->o->finish(e->o, err);
+    for (int32_t i = 0; st == FL_OK && i < n; i++) st = use_row(e, &rows[i], e->logits + (size_t)i * (size_t)e->info.n_vocab, e->lse[i], err);
+    return st;
+}
+
+/* ---- tokens chosen by the device ---- */
+
+static fl_status add_choice(engine *e, int32_t *n, const token_choice *choice, fl_err *err)
+{
+    if (*n == e->choices_capacity) {
+        const int32_t capacity = e->choices_capacity ? 2 * e->choices_capacity : 256;
+        token_choice *grown = realloc(e->choices, (size_t)capacity * sizeof *grown);
+        if (!grown) return fl_fail(err, FL_FULL, "engine: no memory for %d tokens of a step", capacity);
+        e->choices = grown;
+        e->choices_capacity = capacity;
     }
-    return e->o->finish(e->o, err);
+    e->choices[(*n)++] = *choice;
+    return FL_OK;
+}
+
+/* What rows of logits are asked for, in the order of the rows. */
+static fl_status list_choices(engine *e, const logit_row *rows, int32_t n_rows, int32_t *n, fl_err *err)
+{
+    fl_status st = FL_OK;
+    *n = 0;
+    for (int32_t i = 0; st == FL_OK && i < n_rows; i++) {
+        const logit_row *row = &rows[i];
+        request *r = row->r;
+        token_choice choice = { r, NULL, i, row->seq->slot, -1 };
+        if (r->is_failed) continue;
+        if (row->is_prefill && !is_last_of_prompt(row)) {
+            choice.given_id = r->prompt[row->position + 1];
+            st = add_choice(e, n, &choice, err);
+        } else if (!row->is_prefill) {
+            choice.s = request_sample(r, row->seq->sample);
+            st = add_choice(e, n, &choice, err);
+        } else {
+            for (uint32_t k = 0; st == FL_OK && k < r->n_samples; k++) {
+                choice.s = &r->samples[k];
+                if (!choice.s->is_over) st = add_choice(e, n, &choice, err);
+            }
+        }
+    }
+    return st;
+}
+
+static fl_status use_choice(engine *e, const logit_row *row, const token_choice *choice, const token_chosen *chosen, fl_err *err)
+{
+    request *r = row->r;
+    sample *s = choice->s ? request_sample(r, choice->s->index) : NULL;
+    sample_fate fate;
+    fl_result reason = { 0 };
+    if (r->is_failed) return FL_OK;
+    if (!s) {
+        if (chosen->id < 0) r->is_failed = true;
+        else request_prompt_chosen(r, row->position, chosen);
+        return FL_OK;
+    }
+    fl_status st = sample_take(&fate, &reason, r, s, e->detok, chosen, err);
+    return st == FL_OK ? advance_sample(e, r, s, fate, &reason, err) : st;
+}
+
+static fl_status use_on_device(engine *e, const logit_row *rows, int32_t n_rows, fl_err *err)
+{
+    int32_t n = 0;
+    fl_status st = list_choices(e, rows, n_rows, &n, err);
+    if (st == FL_OK) st = device_sampler_run(e->device_chain, e->choices, n, e->logits, e->lse, n_rows, err);
+    for (int32_t i = 0; st == FL_OK && i < n; i++) {
+        const logit_row *row = &rows[e->choices[i].logits_row];
+        const token_chosen chosen = device_sampler_at(e->device_chain, i);
+        st = use_choice(e, row, &e->choices[i], &chosen, err);
+        const bool is_last = i + 1 == n || e->choices[i + 1].logits_row != e->choices[i].logits_row;
+        if (st == FL_OK && is_last && is_last_of_prompt(row)) st = end_prompt(e, row->r, err);
+    }
+    return st;
 }
 
 /* Logits of the step's rows, so many at a time as fit, each used at once. */
 static fl_status use_logits(engine *e, int32_t n_logits, fl_err *err)
 {
     fl_status st = FL_OK;
-    const float *lse = host_lse(e);
-    const size_t n_vocab = (size_t)e->info.n_vocab, hidden = (size_t)model_describe(e->m)->hidden;
+    const size_t hidden = (size_t)model_describe(e->m)->hidden;
     for (int32_t begin = 0; st == FL_OK && begin < n_logits; begin += e->plan.n_logit_rows) {
-        int32_t n = n_logits - begin < e->plan.n_logit_rows ? n_logits - begin : e->plan.n_logit_rows;
+        const int32_t n = n_logits - begin < e->plan.n_logit_rows ? n_logits - begin : e->plan.n_logit_rows;
         model_logits(e->m, act_at(e->o, e->hidden, (size_t)begin * hidden), n, e->logits);
-        e->o->log_sum_exp(e->o, e->lse, e->logits, n, e->info.n_vocab);
-        st = fetch_logits(e, n, err);
-        for (int32_t i = 0; st == FL_OK && i < n; i++) st = use_row(e, &e->rows[begin + i], e->host_logits + (size_t)i * n_vocab, lse[i], err);
+        st = e->device_chain ? use_on_device(e, e->rows + begin, n, err) : use_on_host(e, e->rows + begin, n, err);
     }
     return st;
 }
@@ -502,6 +580,7 @@ void engine_close(engine *e)
     while (e->first) drop_request(e, e->first);
     for (size_t i = 0; i < e->n_events; i++) free_event(&e->events[i]);
     sampler_close(e->chain);
+    device_sampler_close(e->device_chain);
     scheduler_close(e->scheduler);
     state_pool_close(e->states);
     kv_cache_close(e->kv);
@@ -510,10 +589,10 @@ void engine_close(engine *e)
     model_close(e->m);
     if (e->o) {
         e->o->give(e->o, e->logits, logits_bytes(e) + lse_bytes(e));
-        if (!e->o->is_host) e->o->give_host(e->o, e->host_logits, logits_bytes(e) + lse_bytes(e));
         e->o->close(e->o);
     }
     free(e->events);
+    free(e->choices);
     free(e->ids); free(e->positions); free(e->seq_of_row); free(e->logit_rows); free(e->rows);
     free(e->row_begin); free(e->slots); free(e->is_prefill); free(e->tables);
     free(e->name);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include "engine/device_sampler.h"
 #include "proto/log.h"
 
 #define PREFILL_BUDGET_MAX (1 << 16)
@@ -68,6 +69,7 @@ fl_status memory_plan_make(memory_plan *out, model *m, ops *o, const engine_opti
     const uint64_t at_a_time = (o->is_host ? LOGITS_BYTES : DEVICE_LOGITS_BYTES) / logit_bytes, most = o->is_host ? 64 : (uint64_t)plan.n_rows;
     plan.n_logit_rows = (int32_t)(at_a_time < 1 ? 1 : at_a_time > most ? most : at_a_time);
     plan.logits = (uint64_t)plan.n_logit_rows * (logit_bytes + sizeof(float));
+    if (o->sample) plan.logits += device_sampler_bytes(plan.n_logit_rows, plan.batch_max, c->n_vocab);
     plan.sequence_kv = (uint64_t)kv_blocks_of(plan.context) * block_bytes;
     plan.sequence_state = (uint64_t)caches.state_layers * (caches.delta_floats + caches.conv_floats) * sizeof(float);
     plan.states = (uint64_t)plan.batch_max * plan.sequence_state;

@@ -10,6 +10,7 @@ static fl_status check_request(const engine_request *r, const engine_info *info,
 {
     const sampling *p = &r->sampling;
     if (r->n_prompt < 1) return fl_fail(err, FL_INVALID, "the prompt has no tokens");
+    if (p->n_top > SAMPLING_TOP_MAX || p->n_prompt_top > SAMPLING_TOP_MAX) return fl_fail(err, FL_INVALID, "log-probabilities of %d tokens were asked for; at most %d are given", p->n_top > p->n_prompt_top ? p->n_top : p->n_prompt_top, SAMPLING_TOP_MAX);
     if (r->sample_lo >= r->sample_hi || r->sample_hi - r->sample_lo > SAMPLES_MAX) return fl_fail(err, FL_INVALID, "samples %u to %u are no range", r->sample_lo, r->sample_hi);
     if (p->max_tokens < 0 || p->min_tokens < 0 || p->min_tokens > p->max_tokens) return fl_fail(err, FL_INVALID, "min_tokens %d and max_tokens %d are out of range", p->min_tokens, p->max_tokens);
     if ((int64_t)r->n_prompt + p->max_tokens > info->context_max)
@@ -117,6 +118,15 @@ void request_prompt_logprob(request *r, int32_t position, const float *logits, i
     logprobs_of(logits, n_vocab, lse, r->prompt[position + 1], r->sampling.n_prompt_top, &r->prompt_logprobs[at], r->prompt_top_ids + at * n_top, r->prompt_top_logprobs + at * n_top);
 }
 
+void request_prompt_chosen(request *r, int32_t position, const token_chosen *c)
+{
+    const size_t n_top = (size_t)r->sampling.n_prompt_top, at = (size_t)position;
+    r->prompt_logprobs[at] = c->logprob;
+    if (n_top == 0) return;
+    memcpy(r->prompt_top_ids + at * n_top, c->top_ids, n_top * sizeof *c->top_ids);
+    memcpy(r->prompt_top_logprobs + at * n_top, c->top_logprobs, n_top * sizeof *c->top_logprobs);
+}
+
 /* ---- samples ---- */
 
 static bool grow_sample(sample *s, int32_t n_top)
@@ -183,20 +193,30 @@ static bool judge_end(fl_result *result, request *r, sample *s, const fl_detok *
     return true;
 }
 
-fl_status sample_next(sample_fate *fate, fl_result *result, request *r, sample *s, sampler *chain, const fl_detok *detok, const float *logits, int32_t n_vocab, float lse, fl_err *err)
+fl_status sample_take(sample_fate *fate, fl_result *result, request *r, sample *s, const fl_detok *detok, const token_chosen *c, fl_err *err)
 {
     const int32_t n_top = r->sampling.n_top;
-    const sampler_history history = { r->prompt, r->n_prompt, s->ids, s->n_ids, r->end_ids, r->n_end_ids, s->index };
-    int32_t id = sampler_next(chain, logits, &r->sampling, &history);
-    if (id < 0) { *fate = SAMPLE_IS_NAN; return FL_OK; }
+    if (c->id < 0) { *fate = SAMPLE_IS_NAN; return FL_OK; }
     if (!grow_sample(s, n_top)) return fl_fail(err, FL_FULL, "engine: no memory for token %d of a sample", s->n_ids);
-    if (n_top >= 0) {
-        size_t at = (size_t)s->n_ids;
-        logprobs_of(logits, n_vocab, lse, id, n_top, &s->logprobs[at], n_top ? s->top_ids + at * (size_t)n_top : NULL, n_top ? s->top_logprobs + at * (size_t)n_top : NULL);
+    const size_t at = (size_t)s->n_ids, top = n_top > 0 ? (size_t)n_top : 0;
+    if (n_top >= 0) s->logprobs[at] = c->logprob;
+    if (top > 0) {
+        memcpy(s->top_ids + at * top, c->top_ids, top * sizeof *c->top_ids);
+        memcpy(s->top_logprobs + at * top, c->top_logprobs, top * sizeof *c->top_logprobs);
     }
-    s->ids[s->n_ids++] = id;
+    s->ids[s->n_ids++] = c->id;
     *fate = judge_end(result, r, s, detok) ? SAMPLE_ENDED : SAMPLE_GOES_ON;
     return FL_OK;
+}
+
+fl_status sample_next(sample_fate *fate, fl_result *result, request *r, sample *s, sampler *chain, const fl_detok *detok, const float *logits, int32_t n_vocab, float lse, fl_err *err)
+{
+    const sampler_history history = { r->prompt, r->n_prompt, s->ids, s->n_ids, r->end_ids, r->n_end_ids, s->index };
+    int32_t top_ids[SAMPLING_TOP_MAX];
+    float top_logprobs[SAMPLING_TOP_MAX];
+    token_chosen c = { sampler_next(chain, logits, &r->sampling, &history), 0.0f, top_ids, top_logprobs };
+    if (c.id >= 0 && r->sampling.n_top >= 0) logprobs_of(logits, n_vocab, lse, c.id, r->sampling.n_top, &c.logprob, top_ids, top_logprobs);
+    return sample_take(fate, result, r, s, detok, &c, err);
 }
 
 fl_status sample_result(fl_result *result, request *r, sample *s, fl_err *err)

@@ -45,8 +45,12 @@ sample *request_sample(request *r, uint32_t index);      /* NULL when it is not 
 /* A new sequence of the request, outside the scheduler; the caller owns it. NULL without memory. */
 sequence *request_sequence(request *r, uint32_t sample_index);
 
-/* Record the log-probability of prompt[position + 1] from the logits at `position`. */
+/* A token that was chosen (-1: the logits are no numbers), with as many log-probabilities as were asked for; borrowed. */
+typedef struct { int32_t id; float logprob; const int32_t *top_ids; const float *top_logprobs; } token_chosen;
+
+/* Record the log-probability of prompt[position + 1] from the logits at `position`, or as it was computed. */
 void request_prompt_logprob(request *r, int32_t position, const float *logits, int32_t n_vocab, float lse);
+void request_prompt_chosen(request *r, int32_t position, const token_chosen *c);
 
 /* What sample_next did. */
 typedef enum { SAMPLE_GOES_ON, SAMPLE_ENDED, SAMPLE_IS_NAN } sample_fate;
@@ -54,6 +58,9 @@ typedef enum { SAMPLE_GOES_ON, SAMPLE_ENDED, SAMPLE_IS_NAN } sample_fate;
 /* Choose the sample's next token from raw logits (lse is used when logprobs are asked for) and judge every way to stop; on SAMPLE_ENDED the reason is in *result
  * (finish, stop_kind, stop_index, text_bytes). FL_FULL without memory. */
 fl_status sample_next(sample_fate *fate, fl_result *result, request *r, sample *s, sampler *chain, const fl_detok *detok, const float *logits, int32_t n_vocab, float lse, fl_err *err);
+
+/* The same for a token that was chosen elsewhere. */
+fl_status sample_take(sample_fate *fate, fl_result *result, request *r, sample *s, const fl_detok *detok, const token_chosen *c, fl_err *err);
 
 /* The finished sample as a result, whose reason is already in *result: its tokens move into it, and into sample 0's the prompt's log-probabilities. */
 fl_status sample_result(fl_result *result, request *r, sample *s, fl_err *err);

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define SAMPLING_TOP_MAX 20              /* log-probabilities beside the chosen one (ops/JOBS.md) */
+
 typedef struct {
     float temperature;               /* 0 = greedy */
     float top_p;                     /* (0, 1]; 1 = off */

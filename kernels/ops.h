@@ -80,7 +80,9 @@ typedef struct {
     float repetition_penalty, presence_penalty, frequency_penalty;       /* 1, 0, 0 = off */
     float u;                             /* the draw's uniform */
     int32_t top_k;                       /* <= 0 = off */
-    int32_t count_slot;                  /* of `counts`; -1 = no penalties */
+    int32_t logits_row;                  /* of the logits: several rows may choose from one */
+    int32_t count_slot; bool is_counted; /* of `counts`, -1 = no penalties; the chosen id is counted there */
+    int32_t given_id;                    /* chosen already, where only its log-probability is wanted; else -1 */
     int32_t barred_begin, n_barred;      /* ids that may not be chosen, in `barred` */
 } ops_sampling;
 
@@ -191,16 +193,17 @@ struct ops {
     /* lp[r] : log-sum-exp of a row of logits, max first, lanes of 16 then the tree; raw_logprob = logit - lse */
     void (*log_sum_exp)(ops *o, float *lse, const float *logits, int32_t n_rows, int32_t n_vocab);
 
-    /* Choosing tokens on the device; NULL on the CPU, where the engine runs the chain itself. For at most so many rows and barred ids in all, once. */
-    fl_status (*sampler_reserve)(ops *o, int32_t n_rows, int32_t n_barred, int32_t n_vocab, fl_err *err);
-    /* ids [n_rows] = the ids that engine/sampler.h's chain chooses from logits [n_rows, n_vocab] (bit for bit), -1 where a logit is NaN or none is above -inf. rows and
-     * barred are the host's; counts [slots, n_vocab] (count_ids) gains each chosen id of a row with a slot; NULL without penalties. */
+    /* Choosing tokens on the device; NULL on the CPU, where the engine runs the chain itself. For at most so many rows and barred ids in a call, and contexts of n_context. */
+    fl_status (*sampler_reserve)(ops *o, int32_t n_rows, int32_t n_barred, int32_t n_context, int32_t n_vocab, fl_err *err);
+    /* ids [n_rows] = the ids that engine/sampler.h's chain chooses from logits [.., n_vocab] (bit for bit), -1 where a logit is NaN or none is above -inf. rows and
+     * barred are the host's; counts [slots, n_vocab] (count_ids); NULL without penalties. */
     void (*sample)(ops *o, int32_t *ids, const float *logits, const ops_sampling *rows, int32_t n_rows, const int32_t *barred, int32_t n_barred, uint32_t *counts, int32_t n_vocab);
-    /* logprobs [n_rows] of ids, and the n_top best [n_rows, n_top]: as logprobs_of() of engine/sampler.h; nothing is written for an id of -1 */
+    /* For the rows of the last sample(): logprobs [n_rows] of ids, and the n_top best [n_rows, n_top], as logprobs_of() of engine/sampler.h; no logprob for an id of -1.
+     * lse is of the logits' rows. */
     void (*sample_logprobs)(ops *o, float *logprobs, int32_t *top_ids, float *top_logprobs, const int32_t *ids, const float *logits, const float *lse, int32_t n_top, int32_t n_rows,
                             int32_t n_vocab);
-    /* A slot's counts [n_vocab], zeros before: n ids of its prompt, or of what it has generated. ids on the device. */
-    void (*count_ids)(ops *o, uint32_t *counts, const int32_t *ids, int32_t n, bool is_prompt);
+    /* A slot's counts [n_vocab] made anew from the ids of its prompt and of what it has generated, which are the host's. */
+    void (*count_ids)(ops *o, uint32_t *counts, const int32_t *prompt, int32_t n_prompt, const int32_t *output, int32_t n_output, int32_t n_vocab);
 
     size_t (*moe_scratch_bytes)(const ops *o, int32_t n_rows, int32_t dim, int32_t ff, int32_t n_experts, int32_t top_k);
     void (*close)(ops *o);

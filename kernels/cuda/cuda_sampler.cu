@@ -143,7 +143,7 @@ static __device__ __noinline__ void find_best(row_state *s, const row_logits *r,
             if (is_better(s->best_parts[w], s->id_parts[w], most, id)) { most = s->best_parts[w]; id = s->id_parts[w]; }
         s->best = most;
         s->best_id = id;
-        s->is_nan = is_nan || most == -INFINITY;
+        s->is_nan = is_nan;
     }
     __syncthreads();
 }
@@ -334,10 +334,10 @@ static __device__ int32_t draw_by_id(row_state *s, const row_logits *r, const op
 
 /* ---- the kernels ---- */
 
-static __device__ row_logits logits_of(const float *logits, const ops_sampling *p, const uint32_t *counts, const int32_t *barred, int32_t row, int32_t n_vocab)
+static __device__ row_logits logits_of(const float *logits, const ops_sampling *p, const uint32_t *counts, const int32_t *barred, int32_t n_vocab)
 {
     row_logits r;
-    r.logits = logits + static_cast<size_t>(row) * n_vocab;
+    r.logits = logits + static_cast<size_t>(p->logits_row) * n_vocab;
     r.counts = counts && p->count_slot >= 0 ? counts + static_cast<size_t>(p->count_slot) * n_vocab : NULL;
     r.barred = barred + p->barred_begin;
     r.n_barred = p->n_barred;
@@ -351,7 +351,7 @@ static __device__ row_logits logits_of(const float *logits, const ops_sampling *
 static __device__ void give_id(int32_t *ids, uint32_t *counts, const ops_sampling *p, int32_t row, int32_t id, int32_t n_vocab)
 {
     ids[row] = id;
-    if (counts && p->count_slot >= 0 && id >= 0) counts[static_cast<size_t>(p->count_slot) * n_vocab + id]++;
+    if (counts && p->count_slot >= 0 && p->is_counted && id >= 0) counts[static_cast<size_t>(p->count_slot) * n_vocab + id]++;
 }
 
 #define ID_SLOW (-2)                     /* for sample_whole to do */
@@ -361,11 +361,13 @@ static __global__ void __launch_bounds__(THREADS) sample_rows(int32_t *ids, cons
     extern __shared__ __align__(16) unsigned char memory[];
     row_state *s = reinterpret_cast<row_state *>(memory);
     const ops_sampling *p = rows + blockIdx.x;
-    const row_logits r = logits_of(logits, p, counts, barred, blockIdx.x, n_vocab);
+    const row_logits r = logits_of(logits, p, counts, barred, n_vocab);
     const bool cuts_k = p->top_k > 0 && p->top_k < n_vocab, cuts_p = p->top_p < 1.0f;
     find_best(s, &r, n_vocab);
     int32_t id = s->best_id;
-    if (s->is_nan) {
+    if (p->given_id >= 0) {
+        id = s->is_nan ? -1 : p->given_id;
+    } else if (s->is_nan || s->best == -INFINITY) {
         id = -1;
     } else if (p->temperature != 0.0f && !cuts_k && !cuts_p) {
         id = draw_by_id(s, &r, p, n_vocab);
@@ -449,7 +451,7 @@ static __global__ void __launch_bounds__(THREADS) sample_whole(int32_t *ids, con
     for (int32_t row = blockIdx.x; row < n_rows; row += gridDim.x) {
         if (ids[row] != ID_SLOW) continue;               /* each block sees its own rows only */
         const ops_sampling *p = rows + row;
-        const row_logits r = logits_of(logits, p, counts, barred, row, n_vocab);
+        const row_logits r = logits_of(logits, p, counts, barred, n_vocab);
         const bool cuts_k = p->top_k > 0 && p->top_k < n_vocab, cuts_p = p->top_p < 1.0f;
         find_best(s, &r, n_vocab);
         if (!cuts_k) {
@@ -470,15 +472,16 @@ static __global__ void __launch_bounds__(THREADS) sample_whole(int32_t *ids, con
 }
 
 /* Raw log-probabilities of the chosen ids and of the n_top best, n_top at most TOP_MAX. */
-static __global__ void __launch_bounds__(THREADS) best_logprobs(float *logprobs, int32_t *top_ids, float *top_logprobs, const int32_t *ids, const float *logits, const float *lse, int32_t n_top,
-                                                                int32_t n_vocab)
+static __global__ void __launch_bounds__(THREADS) best_logprobs(float *logprobs, int32_t *top_ids, float *top_logprobs, const int32_t *ids, const ops_sampling *rows, const float *logits,
+                                                                const float *lses, int32_t n_top, int32_t n_vocab)
 {
     extern __shared__ __align__(16) unsigned char memory[];
     row_state *s = reinterpret_cast<row_state *>(memory);
     const int32_t row = blockIdx.x;
+    const float lse = lses[rows[row].logits_row];
     row_logits r = {};
-    r.logits = logits + static_cast<size_t>(row) * n_vocab;
-    if (threadIdx.x == 0 && ids[row] >= 0) logprobs[row] = fmaxf(__fsub_rn(r.logits[ids[row]], lse[row]), -9999.0f);
+    r.logits = logits + static_cast<size_t>(rows[row].logits_row) * n_vocab;
+    if (threadIdx.x == 0 && ids[row] >= 0) logprobs[row] = fmaxf(__fsub_rn(r.logits[ids[row]], lse), -9999.0f);
     if (n_top == 0) return;
     const int32_t k = n_top < n_vocab ? n_top : n_vocab;
     find_best(s, &r, n_vocab);
@@ -496,7 +499,7 @@ static __global__ void __launch_bounds__(THREADS) best_logprobs(float *logprobs,
     for (int32_t j = threadIdx.x; j < n_top; j += THREADS) {
         const int32_t id = fits && j < k ? static_cast<int32_t>(static_cast<uint32_t>(s->sorted[j])) : -1;
         top_ids[static_cast<size_t>(row) * n_top + j] = id;
-        top_logprobs[static_cast<size_t>(row) * n_top + j] = id >= 0 ? fmaxf(__fsub_rn(r.logits[id], lse[row]), -9999.0f) : -9999.0f;
+        top_logprobs[static_cast<size_t>(row) * n_top + j] = id >= 0 ? fmaxf(__fsub_rn(r.logits[id], lse), -9999.0f) : -9999.0f;
     }
     __syncthreads();
     if (fits || threadIdx.x != 0) return;                /* more equal logits than fit: the lowest ids of the bound fill what the better ones leave */
@@ -510,7 +513,7 @@ static __global__ void __launch_bounds__(THREADS) best_logprobs(float *logprobs,
         best[at] = i;
     }
     for (int32_t j = 0; j < n; j++)
-        top_logprobs[static_cast<size_t>(row) * n_top + j] = fmaxf(__fsub_rn(r.logits[top_ids[static_cast<size_t>(row) * n_top + j]], lse[row]), -9999.0f);
+        top_logprobs[static_cast<size_t>(row) * n_top + j] = fmaxf(__fsub_rn(r.logits[top_ids[static_cast<size_t>(row) * n_top + j]], lse), -9999.0f);
 }
 
 /* ids of a prompt (PROMPT_BIT) or of an output that was made before */
@@ -528,7 +531,8 @@ struct cuda_sampler {
     void *staging[2], *lists; size_t list_bytes; int32_t turn;       /* rows and barred ids: pinned, twice, and on the device */
     cudaEvent_t is_copied[2];
     entry *entries; float *weights; int32_t n_padded;                /* of sample_whole */
-    int32_t n_rows, n_vocab;
+    int32_t *history;                                                /* [n_context] ids to count */
+    int32_t n_rows, n_context, n_vocab;
 };
 
 static fl_status sampler_fail(ops_cuda *o, cudaError_t e, fl_err *err)
@@ -536,7 +540,7 @@ static fl_status sampler_fail(ops_cuda *o, cudaError_t e, fl_err *err)
     return fl_fail(err, e == cudaErrorMemoryAllocation ? FL_FULL : FL_GPU, "cuda: GPU %d has no memory for the sampler: %s", o->device, cudaGetErrorString(e));
 }
 
-static fl_status cuda_sampler_reserve(ops *table, int32_t n_rows, int32_t n_barred, int32_t n_vocab, fl_err *err)
+static fl_status cuda_sampler_reserve(ops *table, int32_t n_rows, int32_t n_barred, int32_t n_context, int32_t n_vocab, fl_err *err)
 {
     ops_cuda *o = cuda_of(table);
     if (n_vocab > BLOCKS_MAX * BLOCK) return fl_fail(err, FL_UNSUPPORTED, "cuda: a vocabulary of %d tokens; the sampler takes at most %d", n_vocab, BLOCKS_MAX * BLOCK);
@@ -545,6 +549,7 @@ static fl_status cuda_sampler_reserve(ops *table, int32_t n_rows, int32_t n_barr
     if (!s) return fl_fail(err, FL_FULL, "cuda: no memory for the sampler");
     o->sampler = s;
     s->n_rows = n_rows;
+    s->n_context = n_context;
     s->n_vocab = n_vocab;
     s->list_bytes = static_cast<size_t>(n_rows) * sizeof(ops_sampling) + static_cast<size_t>(n_barred) * sizeof(int32_t);
     s->n_padded = CAPACITY;
@@ -554,6 +559,7 @@ static fl_status cuda_sampler_reserve(ops *table, int32_t n_rows, int32_t n_barr
         if ((e = cudaMallocHost(&s->staging[i], s->list_bytes)) == cudaSuccess) e = cudaEventCreateWithFlags(&s->is_copied[i], cudaEventDisableTiming);
     if (e == cudaSuccess) e = cudaMalloc(reinterpret_cast<void **>(&s->entries), static_cast<size_t>(SLOW_BLOCKS) * s->n_padded * sizeof(entry));
     if (e == cudaSuccess) e = cudaMalloc(reinterpret_cast<void **>(&s->weights), static_cast<size_t>(SLOW_BLOCKS) * s->n_padded * sizeof(float));
+    if (e == cudaSuccess) e = cudaMalloc(reinterpret_cast<void **>(&s->history), static_cast<size_t>(n_context) * sizeof *s->history);
     if (e == cudaSuccess) e = cudaFuncSetAttribute(sample_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(row_state));
     if (e == cudaSuccess) e = cudaFuncSetAttribute(sample_whole, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(row_state));
     if (e == cudaSuccess) e = cudaFuncSetAttribute(best_logprobs, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(row_state));
@@ -569,6 +575,7 @@ void sampler_close(ops_cuda *o)
         if (s->is_copied[i]) cudaEventDestroy(s->is_copied[i]);
     }
     if (s->lists) cudaFree(s->lists);
+    if (s->history) cudaFree(s->history);
     if (s->entries) cudaFree(s->entries);
     if (s->weights) cudaFree(s->weights);
     free(s);
@@ -600,12 +607,21 @@ static void cuda_sample_logprobs(ops *table, float *logprobs, int32_t *top_ids, 
                                  int32_t n_vocab)
 {
     FL_ASSERT(n_top >= 0 && n_top <= THREADS);
-    launch(cuda_of(table), "best_logprobs", best_logprobs, dim3(n_rows), dim3(THREADS), sizeof(row_state), logprobs, top_ids, top_logprobs, ids, logits, lse, n_top, n_vocab);
+    ops_cuda *o = cuda_of(table);
+    launch(o, "best_logprobs", best_logprobs, dim3(n_rows), dim3(THREADS), sizeof(row_state), logprobs, top_ids, top_logprobs, ids, static_cast<const ops_sampling *>(o->sampler->lists), logits, lse,
+           n_top, n_vocab);
 }
 
-static void cuda_count_ids(ops *table, uint32_t *counts, const int32_t *ids, int32_t n, bool is_prompt)
+static void cuda_count_ids(ops *table, uint32_t *counts, const int32_t *prompt, int32_t n_prompt, const int32_t *output, int32_t n_output, int32_t n_vocab)
 {
-    launch(cuda_of(table), "count_ids", count_ids, dim3((n + 255) / 256), dim3(256), 0, counts, ids, n, is_prompt);
+    ops_cuda *o = cuda_of(table);
+    cuda_sampler *s = o->sampler;
+    FL_ASSERT(s && static_cast<int64_t>(n_prompt) + n_output <= s->n_context && n_vocab == s->n_vocab);
+    if (!cuda_keep(o, cudaMemsetAsync(counts, 0, static_cast<size_t>(n_vocab) * sizeof *counts, o->stream), "clearing counts")) return;
+    table->upload(table, s->history, prompt, static_cast<size_t>(n_prompt) * sizeof *prompt);
+    table->upload(table, s->history + n_prompt, output, static_cast<size_t>(n_output) * sizeof *output);
+    launch(o, "count_ids", count_ids, dim3((n_prompt + 255) / 256), dim3(256), 0, counts, s->history, n_prompt, true);
+    launch(o, "count_ids", count_ids, dim3((n_output + 255) / 256), dim3(256), 0, counts, s->history + n_prompt, n_output, false);
 }
 
 void sampler_install(ops_cuda *o)

@@ -61,7 +61,7 @@ int main(void)
             require(o->take(o, &device, bytes, "logits", &err), &err);
             require(o->take(o, &counts, bytes, "counts", &err), &err);
             require(o->take(o, &ids, 4096, "ids", &err), &err);
-            require(o->sampler_reserve(o, n_rows, 1, n_vocab, &err), &err);
+            require(o->sampler_reserve(o, n_rows, 1, 1, n_vocab, &err), &err);
             require(sampler_open(&chain, n_vocab, &err), &err);
             fill(host, n_all);
             o->upload(o, device, host, bytes);
@@ -73,7 +73,7 @@ int main(void)
                 const bool has_penalty = p->repetition_penalty != 1.0f;
                 for (int32_t i = 0; i < N_HISTORY; i++) history[i] = i * 700;
                 for (int32_t r = 0; r < n_rows; r++)
-                    rows[r] = (ops_sampling){ p->temperature, p->top_p, p->min_p, p->repetition_penalty, 0.0f, 0.0f, sampler_uniform(7, 9, 0, (uint32_t)r), p->top_k, has_penalty ? r : -1, 0, 0 };
+                    rows[r] = (ops_sampling){ p->temperature, p->top_p, p->min_p, p->repetition_penalty, 0.0f, 0.0f, sampler_uniform(7, 9, 0, (uint32_t)r), p->top_k, r, has_penalty ? r : -1, true, -1, 0, 0 };
                 const int n_cpu = n_rows == 1 ? 60 : 2, n_host = n_rows == 1 ? N_CALLS : 20;
                 for (int i = 0; i < n_cpu; i++) {
                     const double begin = now_us();

@@ -71,13 +71,13 @@ static bool rows_agree(int32_t n_vocab, int32_t n_rows, logit_kind kind)
     sampler *chain = NULL;
     float *logits = malloc(n_all * sizeof *logits), *device_logits = take(n_all * sizeof *logits);
     uint32_t *counts = take(n_all * sizeof *counts);
-    int32_t *ids = take((size_t)n_rows * 4), *history = take(N_HISTORY * 4), got[ROWS_MAX], prompts[ROWS_MAX][N_HISTORY], outputs[ROWS_MAX][N_HISTORY + 2], n_prompt[ROWS_MAX], n_output[ROWS_MAX];
+    int32_t *ids = take((size_t)n_rows * 4), got[ROWS_MAX], prompts[ROWS_MAX][N_HISTORY], outputs[ROWS_MAX][N_HISTORY + 2], n_prompt[ROWS_MAX], n_output[ROWS_MAX];
     int32_t barred[2 * ROWS_MAX];
     ops_sampling rows[ROWS_MAX];
     sampling p[ROWS_MAX];
     bool agree = true;
     require(sampler_open(&chain, n_vocab, &err), &err);
-    require(o->sampler_reserve(o, n_rows, 2 * n_rows, n_vocab, &err), &err);
+    require(o->sampler_reserve(o, n_rows, 2 * n_rows, 3 * N_HISTORY, n_vocab, &err), &err);
     for (int32_t r = 0; r < n_rows; r++) {
         fill_logits(logits + (size_t)r * (size_t)n_vocab, n_vocab, kind);
         p[r] = random_sampling(n_vocab);
@@ -87,16 +87,13 @@ static bool rows_agree(int32_t n_vocab, int32_t n_rows, logit_kind kind)
         p[r].min_tokens = in(0, 3) ? 0 : N_HISTORY + 5;
         barred[2 * r] = in(0, n_vocab - 1);
         barred[2 * r + 1] = in(0, n_vocab - 1);
-        o->upload(o, history, prompts[r], (size_t)n_prompt[r] * 4);
-        o->count_ids(o, counts + (size_t)r * (size_t)n_vocab, history, n_prompt[r], true);
-        o->upload(o, history, outputs[r], (size_t)n_output[r] * 4);
-        o->count_ids(o, counts + (size_t)r * (size_t)n_vocab, history, n_output[r], false);
+        o->count_ids(o, counts + (size_t)r * (size_t)n_vocab, prompts[r], n_prompt[r], outputs[r], n_output[r], n_vocab);
     }
     o->upload(o, device_logits, logits, n_all * sizeof *logits);
     for (int turn = 0; turn < 2; turn++) {
         for (int32_t r = 0; r < n_rows; r++)
             rows[r] = (ops_sampling){ p[r].temperature, p[r].top_p, p[r].min_p, p[r].repetition_penalty, p[r].presence_penalty, p[r].frequency_penalty,
-                                      sampler_uniform(p[r].seed, p[r].id_hash, 3, (uint32_t)n_output[r]), p[r].top_k, r, 2 * r, p[r].min_tokens > 0 ? 2 : 0 };
+                                      sampler_uniform(p[r].seed, p[r].id_hash, 3, (uint32_t)n_output[r]), p[r].top_k, r, r, true, -1, 2 * r, p[r].min_tokens > 0 ? 2 : 0 };
         o->sample(o, ids, device_logits, rows, n_rows, barred, 2 * n_rows, counts, n_vocab);
         o->download(o, got, ids, (size_t)n_rows * 4);
         require(o->finish(o, &err), &err);
@@ -115,7 +112,6 @@ static bool rows_agree(int32_t n_vocab, int32_t n_rows, logit_kind kind)
     o->give(o, device_logits, n_all * sizeof *logits);
     o->give(o, counts, n_all * sizeof *counts);
     o->give(o, ids, (size_t)n_rows * 4);
-    o->give(o, history, N_HISTORY * 4);
     return agree;
 }
 
@@ -127,9 +123,10 @@ static bool logprobs_agree(int32_t n_vocab, int32_t n_top, logit_kind kind)
     int32_t *ids = take(4096), id = in(0, n_vocab - 1), got_ids[64], want_ids[64];
     do fill_logits(logits, n_vocab, kind); while (kind == INFINITE && logits[id] != logits[id]);
     for (int32_t i = 0; i < n_vocab; i++) if (logits[i] != logits[i]) logits[i] = 0.0f;
-    require(o->sampler_reserve(o, 1, 1, n_vocab, &err), &err);
+    require(o->sampler_reserve(o, 1, 1, 1, n_vocab, &err), &err);
     o->upload(o, device_logits, logits, (size_t)n_vocab * sizeof *logits);
-    o->upload(o, ids, &id, 4);
+    const ops_sampling row = { .count_slot = -1, .given_id = id };
+    o->sample(o, ids, device_logits, &row, 1, NULL, 0, NULL, n_vocab);
     o->log_sum_exp(o, device, device_logits, 1, n_vocab);
     o->sample_logprobs(o, device + 1, ids + 1, device + 2, ids, device_logits, device, n_top, 1, n_vocab);
     o->download(o, &lse, device, 4);
@@ -184,10 +181,10 @@ static double distance_of(int32_t n_vocab, const sampling *p, bool sweeps, doubl
     for (int32_t i = 0; i < n_vocab; i++) logits[i] = 12.0f * unit() - 6.0f;
     for (int32_t r = 1; r < ROWS; r++) memcpy(logits + (size_t)r * (size_t)n_vocab, logits, (size_t)n_vocab * sizeof *logits);
     o->upload(o, device, logits, (size_t)ROWS * (size_t)n_vocab * sizeof *logits);
-    require(o->sampler_reserve(o, ROWS, 1, n_vocab, &err), &err);
+    require(o->sampler_reserve(o, ROWS, 1, 1, n_vocab, &err), &err);
     for (int32_t begin = 0; begin < N_DRAWS; begin += ROWS) {
         for (int32_t r = 0; r < ROWS; r++)
-            rows[r] = (ops_sampling){ p->temperature, p->top_p, p->min_p, 1.0f, 0.0f, 0.0f, sweeps ? ((float)(begin + r) + 0.5f) / (float)N_DRAWS : sampler_uniform(1234, 99, 0, (uint32_t)(begin + r)), p->top_k, -1, 0, 0 };
+            rows[r] = (ops_sampling){ p->temperature, p->top_p, p->min_p, 1.0f, 0.0f, 0.0f, sweeps ? ((float)(begin + r) + 0.5f) / (float)N_DRAWS : sampler_uniform(1234, 99, 0, (uint32_t)(begin + r)), p->top_k, r, -1, false, -1, 0, 0 };
         o->sample(o, ids, device, rows, ROWS, NULL, 0, NULL, n_vocab);
         o->download(o, got, ids, sizeof got);
         for (int32_t r = 0; r < ROWS; r++) if (got[r] >= 0 && got[r] < n_vocab) { histogram[got[r]]++; n_valid++; }
