@@ -93,6 +93,9 @@ def questions_are_answered_with_the_same_bytes_twice(folder):
 
 
 if __name__ == "__main__":
+    if fleet.SANITIZED:
+        print("skipped: real models take minutes under a sanitizer; mutated_gguf_test and gguf_golden_test run there")
+        sys.exit(77)
     if not PRESENT:
         print(f"skipped: neither {' nor '.join(v['file'] for v in VECTORS.values())} is in {MODELS}; ops/get-model smollm2 and ops/get-model gemma3 fetch them")
         sys.exit(77)
