@@ -47,27 +47,39 @@ static void assert_modest(const memory_watch *m)
 
 /* ---- the flooder ---- */
 
-typedef struct { pid_t pid; int done; } flooder;         /* done: readable when it has sent everything */
+typedef struct { pid_t pid; int go, done; } flooder;     /* done: readable when it has sent everything */
 
-static flooder flood(void (*work)(stub *w))
+/* It is forked before the daemon has threads (the thread sanitizer insists) and waits for the word. */
+static flooder make_flooder(void (*work)(stub *w))
 {
-    int ends[2];
+    int ends[2], go[2];
     flooder f;
     assert_int_equal(pipe(ends), 0);
+    assert_int_equal(pipe(go), 0);
     f.pid = fork();
     assert_true(f.pid >= 0);
     if (f.pid == 0) {
         stub w;
+        char word;
         close(ends[0]);
+        close(go[1]);
+        if (read(go[0], &word, 1) != 1) _exit(0);
         stub_open(&w, endpoint, 66);
         work(&w);
         if (write(ends[1], "", 1) != 1) _exit(1);
         for (;;) pause();
     }
     close(ends[1]);
+    close(go[0]);
+    f.go = go[1];
     f.done = ends[0];
     fcntl(f.done, F_SETFL, O_NONBLOCK);
     return f;
+}
+
+static void flood(const flooder *f)
+{
+    assert_int_equal(write(f->go, "", 1), 1);
 }
 
 static bool has_sent_all(const flooder *f)
@@ -80,6 +92,7 @@ static void end_flood(flooder *f)
 {
     kill(f->pid, SIGKILL);
     assert_int_equal(waitpid(f->pid, NULL, 0), f->pid);
+    close(f->go);
     close(f->done);
 }
 
@@ -137,6 +150,7 @@ static void a_client_that_never_reads_holds_a_few_answers_and_slows_nobody(void 
 {
     (void)unused;
     stub w, client;
+    flooder f = make_flooder(ask_without_end);
     coord_daemon *d = start_daemon();
     stored_job *job = the_job(d);
     stub_open(&w, endpoint, 77);
@@ -145,7 +159,7 @@ static void a_client_that_never_reads_holds_a_few_answers_and_slows_nobody(void 
     serve_to_the_end(d, job, &w);
     make_file_large(d, job, 3 << 20);                    /* a piece is 1 MB */
     memory_watch memory = { .before = resident() };
-    flooder f = flood(ask_without_end);
+    flood(&f);
     int n_heard = 0;
     int64_t slowest_ms = 0;
     for (int64_t until = daemon_now_ms() + WAIT_MS; !has_sent_all(&f); n_heard++) {
@@ -179,11 +193,12 @@ static void a_worker_that_floods_with_results_disturbs_nobody(void **unused)
 {
     (void)unused;
     stub w;
+    flooder f = make_flooder(send_results_without_end);
     coord_daemon *d = start_daemon();
     stored_job *job = the_job(d);
     stub_open(&w, endpoint, 77);
     memory_watch memory = { .before = resident() };
-    flooder f = flood(send_results_without_end);
+    flood(&f);
     stub_hello(&w);
     for (int64_t until = daemon_now_ms() + WAIT_MS; !has_sent_all(&f); watch(&memory)) {
         assert_true(daemon_now_ms() < until);
@@ -206,6 +221,7 @@ static void a_worker_that_floods_while_the_disk_is_full_is_refused_beyond_its_cr
 {
     (void)unused;
     stub w;
+    flooder f = make_flooder(send_pieces_without_end);
     coord_daemon *d = start_daemon();
     stored_job *job = the_job(d);
     stub_open(&w, endpoint, 77);
@@ -217,7 +233,7 @@ static void a_worker_that_floods_while_the_disk_is_full_is_refused_beyond_its_cr
         stub_read(&w);
     }
     memory_watch memory = { .before = resident() };
-    flooder f = flood(send_pieces_without_end);
+    flood(&f);
     while (coord_partials(daemon_core(d)).depth == 0) {  /* it has rows of its own and sends */
         assert_true(daemon_now_ms() < until);
         turn(d);
