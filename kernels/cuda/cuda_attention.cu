@@ -131,33 +131,39 @@ template <typename T> static __global__ void __launch_bounds__(LANES * QUERIES) 
     load_query(q_row, a, run.row, head, member < group);
     attend(s, a, q_row, p_row, shared + QUERIES * stride, stride, run.seq, kv_head, max(begin, first / KEYS * KEYS), end, first, run.position);
     if (member >= group) return;
+    const bool is_whole = first_split(a, run) == last_split(run);
     float *out = attention_partial_at(partial, blockIdx.y, blockIdx.x, head, a.n_heads, a.head_dim);
-    if (threadIdx.x % LANES == 0) {
+    if (threadIdx.x % LANES == 0 && !is_whole) {
         out[0] = s.m;
         out[1] = s.l;
     }
 #pragma unroll
     for (int c = 0; c < O_PER_LANE; c++) {
         const int d = threadIdx.x % LANES + c * LANES;
-        if (d < a.head_dim) out[ATTENTION_PARTIAL_HEAD + d] = s.o[c];
+        if (d >= a.head_dim) break;
+        if (is_whole) a.out[((size_t)run.row * a.n_heads + head) * a.head_dim + d] = from_float<T>(s.o[c] / s.l);
+        else out[ATTENTION_PARTIAL_HEAD + d] = s.o[c];
     }
 }
 
-/* Block (x: head, y: decode row): its splits in ascending order. With one split the result is that split's own, to the bit. */
+/* Block (x: head, y: decode row): its splits in ascending order, when there are several. */
 template <typename T> static __global__ void attention_merge(attention_call<T> a, attention_partial partial)
 {
     const int head = blockIdx.x;
     const cuda_run run = a.batch.decodes[partial.first_row + blockIdx.y];
-    const int first = (a.window > 0 ? max(run.position + 1 - a.window, 0) : 0) / ATTENTION_SPLIT, last = run.position / ATTENTION_SPLIT;
+    const int first = first_split(a, run), last = last_split(run);
+    if (first == last) return;
     float most = -INFINITY;
+#pragma unroll 8
     for (int s = first; s <= last; s++) most = fmaxf(most, *attention_partial_at(partial, blockIdx.y, s, head, a.n_heads, a.head_dim));
     for (int d = threadIdx.x; d < a.head_dim; d += blockDim.x) {
         float l = 0.0f, o = 0.0f;
+#pragma unroll 8
         for (int s = first; s <= last; s++) {
             const float *p = attention_partial_at(partial, blockIdx.y, s, head, a.n_heads, a.head_dim);
             const float by = expf(p[0] - most);
-            l = s == first ? p[1] * by : l + p[1] * by;
-            o = s == first ? p[ATTENTION_PARTIAL_HEAD + d] * by : o + p[ATTENTION_PARTIAL_HEAD + d] * by;
+            l += p[1] * by;
+            o += p[ATTENTION_PARTIAL_HEAD + d] * by;
         }
         a.out[((size_t)run.row * a.n_heads + head) * a.head_dim + d] = from_float<T>(o / l);
     }
@@ -189,7 +195,7 @@ template <typename T> static void cuda_attention(ops *table, act *out, const act
         const attention_partial partial = { state->partials, n_splits, first };
         if (attention_decode_takes<T>(o, kv->head_dim)) attention_decode_run<T>(o, a, partial, n);
         else launch(o, "attention_decode", attention_decode<T>, dim3((unsigned)n_splits, (unsigned)n, (unsigned)(kv->n_kv_heads * n_parts)), LANES * QUERIES, shared, a, partial);
-        launch(o, "attention_merge", attention_merge<T>, dim3((unsigned)n_heads, (unsigned)n), kv->head_dim <= 64 ? 64 : kv->head_dim <= 128 ? 128 : 256, 0, a, partial);
+        if (n_splits > 1) launch(o, "attention_merge", attention_merge<T>, dim3((unsigned)n_heads, (unsigned)n), kv->head_dim <= 64 ? 64 : kv->head_dim <= 128 ? 128 : 256, 0, a, partial);
     }
 }
 

@@ -13,13 +13,21 @@ template <typename T> struct attention_call {
     cuda_batch batch;
 };
 
-/* [rows of this launch, n_splits, n_heads, 4 + head_dim]: m (of scaled scores), l, o of a split. Splits a row does not see are not written. */
+/* [rows of this launch, n_splits, n_heads, 4 + head_dim]: m (of scaled scores), l, o of a split. Splits a row does not see are not written; a row that sees one split
+ * has its result without them, to the same bits. */
 typedef struct { float *at; int32_t n_splits, first_row; } attention_partial;
 
 static __device__ __forceinline__ float *attention_partial_at(const attention_partial &p, int row, int split, int head, int n_heads, int head_dim)
 {
     return p.at + (((size_t)row * p.n_splits + split) * n_heads + head) * (size_t)(ATTENTION_PARTIAL_HEAD + head_dim);
 }
+
+/* The splits that a decode row sees. */
+template <typename T> static __device__ __forceinline__ int first_split(const attention_call<T> &a, const cuda_run &run)
+{
+    return (a.window > 0 ? max(run.position + 1 - a.window, 0) : 0) / ATTENTION_SPLIT;
+}
+static __device__ __forceinline__ int last_split(const cuda_run &run) { return run.position / ATTENTION_SPLIT; }
 
 /* The forms on tensor cores. `takes` depends on the GPU and the model alone, so a model's rows always take the same form. */
 template <typename T> bool attention_wgmma_takes(const ops_cuda *o, int head_dim);              /* cuda_attention_wgmma.cu: prompts */

@@ -83,22 +83,22 @@ template <typename T, int HD> static __device__ __forceinline__ void load_values
         }
 }
 
-/* Q^T as the right operand: lane (g, c) has head g, the columns that its keys have. */
-template <typename T, int HD> static __device__ __forceinline__ void load_queries(uint32_t (&q)[HD / 32][4], const T *head, int head_dim, bool is_there)
+/* Q^T as the right operand: lane (g, c) has head g, the columns that its keys have. What is not there is read elsewhere and becomes zeros. */
+template <bool ALIGNED, typename T, int HD> static __device__ __forceinline__ void load_queries(uint32_t (&q)[HD / 32][4], const T *head, int head_dim, bool is_there)
 {
     const int c = threadIdx.x % 4;
 #pragma unroll
-    for (int j = 0; j < HD / 32; j++)
+    for (int j = 0; j < HD / 32; j++) {
+        const bool is_here = is_there && j * 32 + c * 8 < head_dim;
+        const T *at = head + (is_here ? j * 32 + c * 8 : 0);
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if constexpr (ALIGNED) v = *(const uint4 *)at;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int column = j * 32 + c * 8 + i * 2;
-            uint16_t low = 0, high = 0;
-            if (is_there && column < head_dim) {
-                low = *(const uint16_t *)(head + column);
-                high = *(const uint16_t *)(head + column + 1);
-            }
-            q[j][i] = (uint32_t)high << 16 | low;
+            const uint32_t pair = ALIGNED ? word(v, i) : (uint32_t)*(const uint16_t *)(at + 2 * i + 1) << 16 | *(const uint16_t *)(at + 2 * i);
+            q[j][i] = is_here ? pair : 0;
         }
+    }
 }
 
 /* m, l of heads 2 c and 2 c + 1 (the same in all g), O^T of columns (i, j): o[i * 4 + j][0, 1] columns 64 i + 8 g + 2 j, [2, 3] the next one. */
@@ -164,7 +164,10 @@ template <typename T, int HD> static __global__ void __launch_bounds__(32 * WARP
     const int begin = split + warp * OPS_BLOCK_TOKENS, lo = max(begin, first / KEYS * KEYS), hi = min(begin + OPS_BLOCK_TOKENS, run.position + 1);
     if (lo < hi) {
         uint32_t q[HD / 32][4];
-        load_queries<T, HD>(q, a.q + (size_t)run.row * a.q_stride + (size_t)(kv_head * group + member + g) * a.q_head_stride, a.head_dim, member + g < group);
+        const bool is_there = member + g < group;
+        const T *head = a.q + (size_t)run.row * a.q_stride + (size_t)(kv_head * group + (is_there ? member + g : 0)) * a.q_head_stride;
+        if ((uintptr_t)a.q % 16 == 0 && a.q_stride % 8 == 0 && a.q_head_stride % 8 == 0) load_queries<true, T, HD>(q, head, a.head_dim, is_there);
+        else load_queries<false, T, HD>(q, head, a.head_dim, is_there);
         const size_t block = (size_t)a.batch.block_tables[(size_t)run.seq * a.batch.table_stride + begin / OPS_BLOCK_TOKENS];
         const size_t at = (block * a.n_kv_heads + kv_head) * OPS_BLOCK_TOKENS * (size_t)a.head_dim;
         uint4 k[HD / 32][2], v[(HD + 63) / 64][4];
@@ -194,6 +197,7 @@ template <typename T, int HD> static __global__ void __launch_bounds__(32 * WARP
     __syncthreads();
 
     /* The warps in ascending order. A warp that saw nothing has m = -infinity: it counts nothing. Maxima of scores become maxima of scaled scores. */
+    const bool is_whole = first_split(a, run) == last_split(run);
     for (int i = threadIdx.x; i < min(HEADS, group - member) * a.head_dim; i += 32 * WARPS) {
         const int head = i / a.head_dim, d = i % a.head_dim;
         float most = -INFINITY, l = 0.0f, o = 0.0f;
@@ -205,6 +209,10 @@ template <typename T, int HD> static __global__ void __launch_bounds__(32 * WARP
             const float times = exp2f((heads[x][head][0] - most) * by);
             l += heads[x][head][1] * times;
             o += columns[x][d][head] * times;
+        }
+        if (is_whole) {
+            a.out[((size_t)run.row * a.n_heads + kv_head * group + member + head) * a.head_dim + d] = from_float<T>(o / l);
+            continue;
         }
         float *out = attention_partial_at(partial, blockIdx.z, blockIdx.x, kv_head * group + member + head, a.n_heads, a.head_dim);
         if (d == 0) {

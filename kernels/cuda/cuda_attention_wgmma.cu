@@ -145,19 +145,22 @@ template <typename T, int HD> static __device__ void produce(const attention_cal
 
 /* ---- the computing warpgroups ---- */
 
-/* Two neighbouring values of a query, zeros where there are none. */
-template <typename T> static __device__ __forceinline__ uint32_t load_pair(const T *q, int column, int head_dim, bool is_there)
+/* Whether rows of queries lie so that n_values neighbouring ones can be read at once. */
+template <typename T> static __device__ __forceinline__ bool is_aligned_to(const attention_call<T> &a, int n_values)
 {
-    uint16_t low = 0, high = 0;
-    if (is_there && column < head_dim) {
-        low = *(const uint16_t *)(q + column);
-        high = *(const uint16_t *)(q + column + 1);
-    }
-    return (uint32_t)high << 16 | low;
+    return (uintptr_t)a.q % (n_values * sizeof(T)) == 0 && a.q_stride % n_values == 0 && a.q_head_stride % n_values == 0;
+}
+
+/* Two neighbouring values of a query, zeros where there are none. No branches, so that many such loads are under way at once: what is not there is read elsewhere. */
+template <bool ALIGNED, typename T> static __device__ __forceinline__ uint32_t load_pair(const T *q, int column, bool is_there)
+{
+    const T *at = q + (is_there ? column : 0);
+    const uint32_t v = ALIGNED ? *(const uint32_t *)at : (uint32_t)*(const uint16_t *)(at + 1) << 16 | *(const uint16_t *)at;
+    return is_there ? v : 0;
 }
 
 /* This warp's 16 rows of the queries, in registers as the left operand: q[kk][4]. */
-template <typename T, int HD> static __device__ void load_queries(uint32_t (&q)[HD / 16][4], const attention_call<T> &a, const cuda_tile &tile, int head)
+template <bool ALIGNED, typename T, int HD> static __device__ __forceinline__ void load_queries(uint32_t (&q)[HD / 16][4], const attention_call<T> &a, const cuda_tile &tile, int head)
 {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
     const T *at = a.q + (size_t)tile.row * a.q_stride + (size_t)head * a.q_head_stride;
@@ -165,19 +168,27 @@ template <typename T, int HD> static __device__ void load_queries(uint32_t (&q)[
     for (int kk = 0; kk < HD / 16; kk++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int r = row + i % 2 * 8;
-            q[kk][i] = load_pair(at + (size_t)(r < tile.n_rows ? r : 0) * a.q_stride, kk * 16 + i / 2 * 8 + lane % 4 * 2, a.head_dim, r < tile.n_rows);
+            const int r = row + i % 2 * 8, column = kk * 16 + i / 2 * 8 + lane % 4 * 2;
+            q[kk][i] = load_pair<ALIGNED>(at + (size_t)(r < tile.n_rows ? r : 0) * a.q_stride, column, r < tile.n_rows && column < a.head_dim);
         }
 }
 
 /* The same into panels of shared memory. */
-template <typename T, int HD> static __device__ void store_queries(char *panels, const attention_call<T> &a, const cuda_tile &tile, int head)
+template <bool ALIGNED, typename T, int HD> static __device__ __forceinline__ void store_queries(char *panels, const attention_call<T> &a, const cuda_tile &tile, int head)
 {
     const T *at = a.q + (size_t)tile.row * a.q_stride + (size_t)head * a.q_head_stride;
-    for (int i = threadIdx.x % 128; i < TILE * HD / 2; i += 128) {
-        const int row = i / (HD / 2), column = i % (HD / 2) * 2, piece = column / 8;
-        *(uint32_t *)(panels + piece / 8 * PANEL_BYTES + row * 128 + (piece % 8 ^ row % 8) * 16 + column % 8 * 2) =
-            load_pair(at + (size_t)(row < tile.n_rows ? row : 0) * a.q_stride, column, a.head_dim, row < tile.n_rows);
+#pragma unroll
+    for (int i = 0; i < TILE * HD / 8 / 128; i++) {
+        const int row = (i * 128 + threadIdx.x % 128) / (HD / 8), piece = (i * 128 + threadIdx.x % 128) % (HD / 8);
+        const bool is_there = row < tile.n_rows && piece * 8 < a.head_dim;
+        const T *from = at + (size_t)(is_there ? row : 0) * a.q_stride;
+        uint4 v;
+        if constexpr (ALIGNED) {
+            v = *(const uint4 *)(from + (is_there ? piece * 8 : 0));
+            if (!is_there) v = make_uint4(0, 0, 0, 0);
+        } else v = make_uint4(load_pair<false>(from, piece * 8, is_there), load_pair<false>(from, piece * 8 + 2, is_there), load_pair<false>(from, piece * 8 + 4, is_there),
+                              load_pair<false>(from, piece * 8 + 6, is_there));
+        *(uint4 *)(panels + piece / 8 * PANEL_BYTES + row * 128 + (piece % 8 ^ row % 8) * 16) = v;
     }
 }
 
@@ -265,9 +276,12 @@ template <typename T, int HD> static __device__ void consume(const attention_cal
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4, position = tile.position + row;
     const float by = a.scale * 1.4426950408889634f;
     uint32_t q[q_in_registers(HD) ? HD / 16 : 1][4];
-    if constexpr (q_in_registers(HD)) load_queries<T, HD>(q, a, tile, head);
-    else {
-        store_queries<T, HD>(queries, a, tile, head);
+    if constexpr (q_in_registers(HD)) {
+        if (is_aligned_to(a, 2)) load_queries<true, T, HD>(q, a, tile, head);
+        else load_queries<false, T, HD>(q, a, tile, head);
+    } else {
+        if (is_aligned_to(a, 8)) store_queries<true, T, HD>(queries, a, tile, head);
+        else store_queries<false, T, HD>(queries, a, tile, head);
         fence_async();
         if (threadIdx.x < 128) asm volatile("bar.sync 1, 128;" ::: "memory");
         else asm volatile("bar.sync 2, 128;" ::: "memory");
@@ -306,19 +320,25 @@ template <typename T, int HD> static __device__ void consume(const attention_cal
     start_values<T, HD>(o, p, buffers, barriers, n - 1);
     wgmma_wait<0>();
     keep(o);
+    const bool is_aligned = (uintptr_t)a.out % 4 == 0;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float l = w.l[r];
         l += __shfl_xor_sync(0xffffffffu, l, 1);
         l += __shfl_xor_sync(0xffffffffu, l, 2);
+        const float by_l = 1.0f / l;
         if (row + r * 8 >= tile.n_rows) continue;
         T *out = a.out + ((size_t)(tile.row + row + r * 8) * a.n_heads + head) * a.head_dim;
 #pragma unroll
         for (int j = 0; j < HD / 8; j++) {
             const int column = j * 8 + lane % 4 * 2;
             if (column >= a.head_dim) break;
-            out[column] = from_float<T>(o[j * 4 + r * 2] / l);
-            out[column + 1] = from_float<T>(o[j * 4 + r * 2 + 1] / l);
+            const uint32_t v = warpgroup_products<T>::pair(o[j * 4 + r * 2] * by_l, o[j * 4 + r * 2 + 1] * by_l);
+            if (is_aligned) *(uint32_t *)(out + column) = v;
+            else {
+                *(uint16_t *)(out + column) = (uint16_t)v;
+                *(uint16_t *)(out + column + 1) = (uint16_t)(v >> 16);
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-/* cuda_delta.cu - the two recurrent pieces of a linear-attention layer: causal convolution and the gated delta rule, token by token.
+/* cuda_delta.cu - the two recurrent pieces of a linear-attention layer: causal convolution, and the gated delta rule row by row, which is the decode form and, in fp32
+ * mode and for sizes that the chunked form (cuda_delta_chunk.cu) does not take, also the prefill form.
  * conv_silu    x rows x_stride apart, y [n_rows, n_channels], w [n_channels, width] fp32, state [slot, width - 1, n_channels] fp32; width 1 .. 8. A sum runs
  *              over taps ascending, in prompts and decode alike. Prompts: one kernel for all outputs, then one that advances the states.
  * gated_delta  qkv [n_rows, 2 n_k_heads dk + n_v_heads dv], a, b [n_rows, n_v_heads] fp32, state [slot, n_v_heads, dk, dv] fp32, out [n_rows, n_v_heads dv];
@@ -7,7 +8,7 @@
  *              ascending, then the warps ascending.
  * Bits         A row's values come from its own inputs and the state before it, which is kept in fp32: how rows share calls changes nothing.
  * Reads        no state of a sequence whose first row is position 0. */
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_delta.h"
 
 #define CONV_ROWS 16                     /* of a prompt that a thread walks */
 #define CONV_THREADS 128
@@ -22,79 +23,124 @@ template <typename T> struct conv_call {
     cuda_batch batch;
 };
 
-/* The input `back` rows before the first row of the run, as fp32: 1 is the newest. */
-template <typename T> static __device__ float conv_before(const conv_call<T> &a, const cuda_run &run, int back, int c)
+/* N neighbouring values, in one access: N is 4 where all of them lie well, else 1. A channel's sum is the same either way. */
+template <typename T, int N> struct alignas(sizeof(T) * N) several { T v[N]; };
+template <int N, typename T> static __device__ __forceinline__ void load_several(float (&to)[N], const T *from)
 {
-    if (run.position == 0) return 0.0f;
-    return a.state[((size_t)run.slot * (a.width - 1) + (a.width - 1 - back)) * a.n_channels + c];
+    const several<T, N> s = *(const several<T, N> *)from;
+#pragma unroll
+    for (int i = 0; i < N; i++) to[i] = to_float(s.v[i]);
+}
+template <int N, typename T> static __device__ __forceinline__ void store_several(T *to, const float (&from)[N])
+{
+    several<T, N> s;
+#pragma unroll
+    for (int i = 0; i < N; i++) s.v[i] = from_float<T>(from[i]);
+    *(several<T, N> *)to = s;
 }
 
-/* Input of row i of the run, counted from its first row; before it for i < 0. */
-template <typename T> static __device__ float conv_input(const conv_call<T> &a, const cuda_run &run, int i, int c)
+/* Inputs of the N_BEFORE rows before row `first` of the run (0: what the state holds, zeros at position 0), for channels c .. . Branches depend on the block alone, and all loads of
+ * one are under way together. */
+template <typename T, int N_BEFORE, int WIDTH, int N> static __device__ __forceinline__ void conv_before(float (*to)[N], const conv_call<T> &a, const cuda_run &run, int first, int c)
 {
-    return i >= 0 ? to_float(a.x[(size_t)(run.row + i) * a.x_stride + c]) : conv_before(a, run, -i, c);
+    if (first >= N_BEFORE) {
+#pragma unroll
+        for (int t = 0; t < N_BEFORE; t++) load_several<N>(to[t], a.x + (size_t)(run.row + first - N_BEFORE + t) * a.x_stride + c);
+    } else if (first == 0 && run.position > 0) {
+#pragma unroll
+        for (int t = 0; t < N_BEFORE; t++) load_several<N>(to[t], a.state + ((size_t)run.slot * (WIDTH - 1) + t) * a.n_channels + c);
+    } else {                                             /* fewer rows than taps: some of both */
+#pragma unroll
+        for (int t = 0; t < N_BEFORE; t++) {
+            const int i = first - N_BEFORE + t;
+            if (i >= 0) load_several<N>(to[t], a.x + (size_t)(run.row + i) * a.x_stride + c);
+            else if (run.position > 0) load_several<N>(to[t], a.state + ((size_t)run.slot * (WIDTH - 1) + (WIDTH - 1 + i)) * a.n_channels + c);
+            else {
+#pragma unroll
+                for (int e = 0; e < N; e++) to[t][e] = 0.0f;
+            }
+        }
+    }
+}
+
+template <int WIDTH, int N> static __device__ __forceinline__ void conv_weights(float (&w)[WIDTH][N], const float *from, int c)
+{
+#pragma unroll
+    for (int t = 0; t < WIDTH; t++)
+#pragma unroll
+        for (int e = 0; e < N; e++) w[t][e] = from[(size_t)(c + e) * WIDTH + t];
+}
+
+/* y = silu of the sum over taps, ascending; x holds the inputs of the taps. */
+template <typename T, int WIDTH, int N> static __device__ __forceinline__ void conv_output(T *y, const float (&w)[WIDTH][N], const float (*x)[N])
+{
+    float sum[N];
+#pragma unroll
+    for (int e = 0; e < N; e++) {
+        sum[e] = w[0][e] * x[0][e];
+#pragma unroll
+        for (int t = 1; t < WIDTH; t++) sum[e] = fmaf(w[t][e], x[t][e], sum[e]);
+        sum[e] = silu(sum[e]);
+    }
+    store_several<N>(y, sum);
 }
 
 /* Block (x: channels, y: 16 rows of a prompt's run, z: run). The grid's y covers the longest run. */
-template <typename T, int WIDTH> static __global__ void __launch_bounds__(CONV_THREADS) conv_prefill(conv_call<T> a)
+template <typename T, int WIDTH, int N> static __global__ void __launch_bounds__(CONV_THREADS) conv_prefill(conv_call<T> a)
 {
-    const int c = blockIdx.x * CONV_THREADS + threadIdx.x, first = blockIdx.y * CONV_ROWS;
+    const int c = (blockIdx.x * CONV_THREADS + threadIdx.x) * N, first = blockIdx.y * CONV_ROWS;
     const cuda_run run = a.batch.prefills[blockIdx.z];
     if (c >= a.n_channels || first >= run.n_rows) return;
-    float w[WIDTH], x[CONV_ROWS + WIDTH - 1];
+    float w[WIDTH][N], x[CONV_ROWS + WIDTH - 1][N];
+    conv_weights<WIDTH, N>(w, a.w, c);
+    several<T, N> rows[CONV_ROWS];
 #pragma unroll
-    for (int t = 0; t < WIDTH; t++) w[t] = a.w[(size_t)c * WIDTH + t];
+    for (int i = 0; i < CONV_ROWS; i++) rows[i] = *(const several<T, N> *)(a.x + (size_t)(run.row + min(first + i, run.n_rows - 1)) * a.x_stride + c);
+    conv_before<T, WIDTH - 1, WIDTH, N>(x, a, run, first, c);
 #pragma unroll
-    for (int i = 0; i < CONV_ROWS + WIDTH - 1; i++) x[i] = first + i - (WIDTH - 1) < run.n_rows ? conv_input(a, run, first + i - (WIDTH - 1), c) : 0.0f;
+    for (int i = 0; i < CONV_ROWS; i++)
+#pragma unroll
+        for (int e = 0; e < N; e++) x[i + WIDTH - 1][e] = to_float(rows[i].v[e]);
 #pragma unroll
     for (int i = 0; i < CONV_ROWS; i++) {
         if (first + i >= run.n_rows) break;
-        float sum = w[0] * x[i];
-#pragma unroll
-        for (int t = 1; t < WIDTH; t++) sum = fmaf(w[t], x[i + t], sum);
-        a.y[(size_t)(run.row + first + i) * a.n_channels + c] = from_float<T>(silu(sum));
+        conv_output<T, WIDTH, N>(a.y + (size_t)(run.row + first + i) * a.n_channels + c, w, x + i);
     }
 }
 
 /* After conv_prefill: the last width - 1 inputs of each run become the state. Block (x: channels, y: run). */
-template <typename T, int WIDTH> static __global__ void __launch_bounds__(CONV_THREADS) conv_advance(conv_call<T> a)
+template <typename T, int WIDTH, int N> static __global__ void __launch_bounds__(CONV_THREADS) conv_advance(conv_call<T> a)
 {
-    const int c = blockIdx.x * CONV_THREADS + threadIdx.x;
+    const int c = (blockIdx.x * CONV_THREADS + threadIdx.x) * N;
     const cuda_run run = a.batch.prefills[blockIdx.y];
     if (c >= a.n_channels) return;
-    float x[WIDTH];
+    float x[WIDTH][N];
+    conv_before<T, WIDTH - 1, WIDTH, N>(x, a, run, run.n_rows, c);
 #pragma unroll
-    for (int t = 0; t < WIDTH - 1; t++) x[t] = conv_input(a, run, run.n_rows - (WIDTH - 1) + t, c);
-#pragma unroll
-    for (int t = 0; t < WIDTH - 1; t++) a.state[((size_t)run.slot * (WIDTH - 1) + t) * a.n_channels + c] = x[t];
+    for (int t = 0; t < WIDTH - 1; t++) store_several<N>(a.state + ((size_t)run.slot * (WIDTH - 1) + t) * a.n_channels + c, x[t]);
 }
 
 /* Block (x: channels, y: decode row). */
-template <typename T, int WIDTH> static __global__ void __launch_bounds__(CONV_THREADS) conv_decode(conv_call<T> a)
+template <typename T, int WIDTH, int N> static __global__ void __launch_bounds__(CONV_THREADS) conv_decode(conv_call<T> a)
 {
-    const int c = blockIdx.x * CONV_THREADS + threadIdx.x;
+    const int c = (blockIdx.x * CONV_THREADS + threadIdx.x) * N;
     const cuda_run run = a.batch.decodes[blockIdx.y];
     if (c >= a.n_channels) return;
-    float w[WIDTH], x[WIDTH];
+    float w[WIDTH][N], x[WIDTH][N];
+    conv_weights<WIDTH, N>(w, a.w, c);
+    load_several<N>(x[WIDTH - 1], a.x + (size_t)run.row * a.x_stride + c);
+    conv_before<T, WIDTH - 1, WIDTH, N>(x, a, run, 0, c);
+    conv_output<T, WIDTH, N>(a.y + (size_t)run.row * a.n_channels + c, w, x);
 #pragma unroll
-    for (int t = 0; t < WIDTH; t++) {
-        w[t] = a.w[(size_t)c * WIDTH + t];
-        x[t] = conv_input(a, run, t - (WIDTH - 1), c);
-    }
-    float sum = w[0] * x[0];
-#pragma unroll
-    for (int t = 1; t < WIDTH; t++) sum = fmaf(w[t], x[t], sum);
-    a.y[(size_t)run.row * a.n_channels + c] = from_float<T>(silu(sum));
-#pragma unroll
-    for (int t = 0; t < WIDTH - 1; t++) a.state[((size_t)run.slot * (WIDTH - 1) + t) * a.n_channels + c] = x[t + 1];
+    for (int t = 0; t < WIDTH - 1; t++) store_several<N>(a.state + ((size_t)run.slot * (WIDTH - 1) + t) * a.n_channels + c, x[t + 1]);
 }
 
-template <typename T, int WIDTH> static void conv_launch(ops_cuda *o, const conv_call<T> &a, int32_t most_rows)
+template <typename T, int WIDTH, int N> static void conv_launch(ops_cuda *o, const conv_call<T> &a, int32_t most_rows)
 {
-    const unsigned n_x = (unsigned)((a.n_channels + CONV_THREADS - 1) / CONV_THREADS);
-    launch(o, "conv_prefill", conv_prefill<T, WIDTH>, dim3(n_x, (unsigned)((most_rows + CONV_ROWS - 1) / CONV_ROWS), (unsigned)a.batch.n_prefills), CONV_THREADS, 0, a);
-    launch(o, "conv_advance", conv_advance<T, WIDTH>, dim3(n_x, (unsigned)a.batch.n_prefills), CONV_THREADS, 0, a);
-    launch(o, "conv_decode", conv_decode<T, WIDTH>, dim3(n_x, (unsigned)a.batch.n_decodes), CONV_THREADS, 0, a);
+    const unsigned n_x = (unsigned)((a.n_channels / N + CONV_THREADS - 1) / CONV_THREADS);
+    launch(o, "conv_prefill", conv_prefill<T, WIDTH, N>, dim3(n_x, (unsigned)((most_rows + CONV_ROWS - 1) / CONV_ROWS), (unsigned)a.batch.n_prefills), CONV_THREADS, 0, a);
+    launch(o, "conv_advance", conv_advance<T, WIDTH, N>, dim3(n_x, (unsigned)a.batch.n_prefills), CONV_THREADS, 0, a);
+    launch(o, "conv_decode", conv_decode<T, WIDTH, N>, dim3(n_x, (unsigned)a.batch.n_decodes), CONV_THREADS, 0, a);
 }
 
 template <typename T> static void cuda_conv_silu(ops *table, act *y, const act *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width,
@@ -106,24 +152,24 @@ template <typename T> static void cuda_conv_silu(ops *table, act *y, const act *
     int32_t most_rows = 0;
     for (int32_t s = 0; s < b->n_seqs; s++)
         if (b->is_prefill[s] && b->row_begin[s + 1] - b->row_begin[s] > most_rows) most_rows = b->row_begin[s + 1] - b->row_begin[s];
+    const size_t word = 4 * sizeof(T);
+    const bool is_even = n_channels % 4 == 0 && x_stride % 4 == 0 && (uintptr_t)x % word == 0 && (uintptr_t)y % word == 0 && (uintptr_t)state % 16 == 0;
     switch (width) {
-    case 1: conv_launch<T, 1>(o, a, most_rows); break;
-    case 2: conv_launch<T, 2>(o, a, most_rows); break;
-    case 3: conv_launch<T, 3>(o, a, most_rows); break;
-    case 4: conv_launch<T, 4>(o, a, most_rows); break;
-    case 5: conv_launch<T, 5>(o, a, most_rows); break;
-    case 6: conv_launch<T, 6>(o, a, most_rows); break;
-    case 7: conv_launch<T, 7>(o, a, most_rows); break;
-    default: conv_launch<T, 8>(o, a, most_rows); break;
+    case 1: conv_launch<T, 1, 1>(o, a, most_rows); break;
+    case 2: conv_launch<T, 2, 1>(o, a, most_rows); break;
+    case 3: conv_launch<T, 3, 1>(o, a, most_rows); break;
+    case 4:                              /* the width of every model so far */
+        if (is_even) conv_launch<T, 4, 4>(o, a, most_rows);
+        else conv_launch<T, 4, 1>(o, a, most_rows);
+        break;
+    case 5: conv_launch<T, 5, 1>(o, a, most_rows); break;
+    case 6: conv_launch<T, 6, 1>(o, a, most_rows); break;
+    case 7: conv_launch<T, 7, 1>(o, a, most_rows); break;
+    default: conv_launch<T, 8, 1>(o, a, most_rows); break;
     }
 }
 
 /* ---- gated_delta ---- */
-
-template <typename T> struct delta_call {
-    T *out; const T *qkv; const float *a, *b, *a_log, *dt_bias; float *state; int32_t n_k_heads, n_v_heads; bool is_tiled; int32_t dk, dv;
-    cuda_batch batch;
-};
 
 /* Shared memory of a block: the token's normalized q and k, partial sums of the warps (lane by lane), norms. */
 typedef struct { float q[OPS_DELTA_K_MAX], k[OPS_DELTA_K_MAX], seen[WARPS][128], out[WARPS][128], qq[WARPS], kk[WARPS], qk[WARPS]; } delta_shared;
@@ -134,13 +180,10 @@ static __device__ float warp_sum(float v)
     return v;
 }
 
-static __device__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
-static __device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
 /* One token: S in registers (ROWS rows of the warp, COLUMNS columns of the lane) is advanced, its outputs are written. */
 template <typename T, int ROWS, int COLUMNS> static __device__ void delta_step(float (&S)[ROWS][COLUMNS], delta_shared &sh, const delta_call<T> &a, int row, int head, int column)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, key_head = a.is_tiled ? head % a.n_k_heads : head / (a.n_v_heads / a.n_k_heads);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, key_head = key_head_of(a, head);
     const T *q = a.qkv + (size_t)row * (2 * a.n_k_heads * a.dk + a.n_v_heads * a.dv) + (size_t)key_head * a.dk, *k = q + (size_t)a.n_k_heads * a.dk;
     const T *v = a.qkv + (size_t)row * (2 * a.n_k_heads * a.dk + a.n_v_heads * a.dv) + 2 * (size_t)a.n_k_heads * a.dk + (size_t)head * a.dv;
     const int at = row * a.n_v_heads + head;
@@ -257,17 +300,17 @@ template <typename T> static void cuda_gated_delta(ops *table, act *out, const a
               b->n_rows == o->batch.n_rows);
     const delta_call<T> call = { (T *)out, (const T *)qkv, a, b_gate, (const float *)a_log->data, (const float *)dt_bias->data, state, n_k_heads, n_v_heads, is_tiled, dk, dv, o->batch };
     /* Few prompts: narrow blocks, so that there are more of them. Many decode rows: wide loads. */
-    delta_runs<T, 1>(o, call, "delta_prefill", o->batch.prefills, o->batch.n_prefills);
+    if (delta_chunk_takes<T>(o, dk, dv)) delta_chunk_run<T>(o, call);
+    else delta_runs<T, 1>(o, call, "delta_prefill", o->batch.prefills, o->batch.n_prefills);
     if (dv % 4 == 0) delta_runs<T, 4>(o, call, "delta_decode", o->batch.decodes, o->batch.n_decodes);
     else delta_runs<T, 1>(o, call, "delta_decode", o->batch.decodes, o->batch.n_decodes);
 }
 
 template <typename T> fl_status delta_install(ops_cuda *o, fl_err *err)
 {
-    (void)err;
     o->table.conv_silu = cuda_conv_silu<T>;
     o->table.gated_delta = cuda_gated_delta<T>;
-    return FL_OK;
+    return delta_chunk_install<T>(o, err);
 }
 
 template fl_status delta_install<float>(ops_cuda *, fl_err *);

@@ -182,7 +182,7 @@ static void list_work(cuda_batch *d, const ops_batch *b, cuda_tile *tiles, cuda_
     if (!b->row_begin) return;
     for (int32_t s = 0; s < b->n_seqs; s++) {
         const int32_t begin = b->row_begin[s], n = b->row_begin[s + 1] - begin, position = b->positions[begin];
-        const cuda_run run = { begin, n, s, b->state_slots ? b->state_slots[s] : -1, position };
+        const cuda_run run = { begin, n, s, b->state_slots ? b->state_slots[s] : -1, position, d->n_tiles };
         if (!b->is_prefill[s]) {
             FL_ASSERT(n == 1);
             if (tiles) decodes[d->n_decodes] = run;
@@ -293,6 +293,7 @@ static void cuda_close(ops *table)
     if (o->lists) cudaFree(o->lists);
     attention_close(o);
     sampler_close(o);
+    delta_close(o);
     linear_close(o);
     moe_close(o);
     if (o->stream) cudaStreamDestroy(o->stream);

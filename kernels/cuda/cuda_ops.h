@@ -18,8 +18,8 @@ extern "C" {
 /* One chunk of a prompt: at most 64 rows of one sequence from an absolute position that is a multiple of 64. */
 typedef struct { int32_t row, n_rows, seq, position; } cuda_tile;
 
-/* Rows of one sequence in this step. */
-typedef struct { int32_t row, n_rows, seq, slot, position; } cuda_run;
+/* Rows of one sequence in this step; of a prompt, tile is the first of its tiles. */
+typedef struct { int32_t row, n_rows, seq, slot, position, tile; } cuda_run;
 
 /* A batch as kernels see it: the arrays of ops_batch and lists made from them, all in device memory. Passed to kernels by value. */
 typedef struct {
@@ -46,7 +46,7 @@ typedef struct {
     cudaEvent_t is_uploaded[2];          /* begin_upload of a turn is done */
     char numerics[160];                  /* table.numerics: "sm90", then what products add */
     struct cuda_sampler *sampler;        /* owned by cuda_sampler.cu; NULL before sampler_reserve */
-    void *linear, *moe, *attention;      /* owned by the files of those names: opened by their install, freed by their close */
+    void *linear, *moe, *attention, *delta;  /* owned by the files of those names: opened by their install, freed by their close */
 } ops_cuda;
 
 static inline ops_cuda *cuda_of(ops *o) { return (ops_cuda *)o; }
@@ -87,6 +87,7 @@ void sampler_install(ops_cuda *o);                                              
 void sampler_close(ops_cuda *o);
 void linear_close(ops_cuda *o);
 void attention_close(ops_cuda *o);
+void delta_close(ops_cuda *o);
 void moe_close(ops_cuda *o);
 
 #endif

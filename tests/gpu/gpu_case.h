@@ -105,6 +105,7 @@ static ops *case_open(act_type t)
     must(st, err);
     if (t == ACT_F16) {
         attention_close(cuda_of(o));
+        delta_close(cuda_of(o));
         must(attention_install<__half>(cuda_of(o), &err), err);
         must(delta_install<__half>(cuda_of(o), &err), err);
         must(linear_install<__half>(cuda_of(o), &err), err);
