@@ -70,8 +70,11 @@ def one_worker_and_sampling_is_real(folder):
 
 def workers(folder):
     for n in (2, 4):
-        summary = same_hash(folder, "--workers", str(n), "--threads", "1", "--restart")
-        shares = sorted(w["rows"] for w in summary["workers"])
+        for _ in range(3):                               # on a loaded machine one may come up when the others are nearly done
+            summary = same_hash(folder, "--workers", str(n), "--threads", "1", "--restart")
+            shares = sorted(w["rows"] for w in summary["workers"])
+            if len(shares) == n and shares[0] >= 0.1 * ROWS:
+                break
         check(SANITIZED or len(shares) == n and shares[0] >= 0.1 * ROWS, f"{n} workers committed {shares} rows of {ROWS}")
 
 
