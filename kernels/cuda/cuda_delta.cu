@@ -140,7 +140,8 @@ template <typename T, int WIDTH, int N> static void conv_launch(ops_cuda *o, con
     const unsigned n_x = (unsigned)((a.n_channels / N + CONV_THREADS - 1) / CONV_THREADS);
     launch(o, "conv_prefill", conv_prefill<T, WIDTH, N>, dim3(n_x, (unsigned)((most_rows + CONV_ROWS - 1) / CONV_ROWS), (unsigned)a.batch.n_prefills), CONV_THREADS, 0, a);
     launch(o, "conv_advance", conv_advance<T, WIDTH, N>, dim3(n_x, (unsigned)a.batch.n_prefills), CONV_THREADS, 0, a);
-    launch(o, "conv_decode", conv_decode<T, WIDTH, N>, dim3(n_x, (unsigned)a.batch.n_decodes), CONV_THREADS, 0, a);
+    /* a row has little to load: many threads hide more than wide loads save */
+    launch(o, "conv_decode", conv_decode<T, WIDTH, 1>, dim3((unsigned)((a.n_channels + CONV_THREADS - 1) / CONV_THREADS), (unsigned)a.batch.n_decodes), CONV_THREADS, 0, a);
 }
 
 template <typename T> static void cuda_conv_silu(ops *table, act *y, const act *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width,
