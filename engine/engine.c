@@ -47,6 +47,7 @@ struct engine {
     int32_t *tables, seq_blocks;         /* [plan.batch_max, seq_blocks] */
     logit_row *rows;
     act *hidden; float *logits, *lse;    /* of the device; lse lies behind the logits */
+    float *host_logits;                  /* the same on the host, for a device of its own memory that chooses no tokens; NULL otherwise */
     token_choice *choices; int32_t choices_capacity;         /* what the device's sampler is asked */
 };
 
@@ -107,12 +108,14 @@ static fl_status open_step_memory(engine *e, fl_err *err)
     const model_config *c = model_describe(e->m);
     const ops_limits limits = { .n_rows = e->plan.n_rows, .n_seqs = e->plan.batch_max, .n_logits = e->plan.n_rows, .seq_blocks = kv_blocks_of(e->plan.context),
                                 .n_heads = c->n_heads, .head_dim = c->head_dim };
-    void *hidden = NULL, *logits = NULL;
+    void *hidden = NULL, *logits = NULL, *host = NULL;
     fl_status st = open_step_lists(e, err);
     if (st == FL_OK) st = e->o->take(e->o, &hidden, hidden_bytes(e), "the rows that logits are made from", err);
     e->hidden = hidden;
     if (st == FL_OK) st = e->o->take(e->o, &logits, logits_bytes(e) + lse_bytes(e), "logits", err);
     e->logits = logits;
+    if (st == FL_OK && !e->o->is_host && !e->o->sample) st = e->o->take_host(e->o, &host, logits_bytes(e) + lse_bytes(e), "logits", err);
+    e->host_logits = host;
     if (st != FL_OK) return st;
     e->lse = e->logits + logits_bytes(e) / sizeof(float);
     if (e->o->sample) st = device_sampler_open(&e->device_chain, e->o, e->plan.n_logit_rows, e->plan.batch_max, e->info.n_vocab, e->plan.context, err);
@@ -449,9 +452,11 @@ static fl_status use_row(engine *e, const logit_row *row, const float *logits, f
 
 static fl_status use_on_host(engine *e, const logit_row *rows, int32_t n, fl_err *err)
 {
+    const float *logits = e->host_logits ? e->host_logits : e->logits, *lse = logits + logits_bytes(e) / sizeof(float);
     e->o->log_sum_exp(e->o, e->lse, e->logits, n, e->info.n_vocab);
+    if (e->host_logits) e->o->download(e->o, e->host_logits, e->logits, logits_bytes(e) + lse_bytes(e));
     fl_status st = e->o->finish(e->o, err);
-    for (int32_t i = 0; st == FL_OK && i < n; i++) st = use_row(e, &rows[i], e->logits + (size_t)i * (size_t)e->info.n_vocab, e->lse[i], err);
+    for (int32_t i = 0; st == FL_OK && i < n; i++) st = use_row(e, &rows[i], logits + (size_t)i * (size_t)e->info.n_vocab, lse[i], err);
     return st;
 }
 
@@ -589,6 +594,7 @@ void engine_close(engine *e)
     model_close(e->m);
     if (e->o) {
         e->o->give(e->o, e->logits, logits_bytes(e) + lse_bytes(e));
+        e->o->give_host(e->o, e->host_logits, logits_bytes(e) + lse_bytes(e));
         e->o->close(e->o);
     }
     free(e->events);
