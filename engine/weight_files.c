@@ -1,12 +1,29 @@
 #include "engine/weight_files.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct weight_files {
     safetensors *st;                     /* owned; one of the two is there */
     gguf *g;                             /* owned */
     const char *family;                  /* of a GGUF file; NULL when it is none of ours */
 };
+
+/* NVFP4 files may hold a factor for a whole tensor, X.scale beside X.weight. Without it the weights are others: such a file is refused. */
+static fl_status check_factors(const gguf *g, fl_err *err)
+{
+    static const char end[] = ".scale";
+    for (size_t i = 0; i < gguf_tensor_count(g); i++) {
+        const tensor *t = gguf_tensor_at(g, i);
+        const size_t n = strlen(t->name);
+        char scaled[256];
+        if (n < sizeof end || strcmp(t->name + n - (sizeof end - 1), end) != 0) continue;
+        if (snprintf(scaled, sizeof scaled, "%.*s.weight", (int)(n - (sizeof end - 1)), t->name) >= (int)sizeof scaled || !gguf_tensor_find(g, scaled)) continue;
+        return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s is a factor of all of %s, which is not supported; convert the model to another type", t->file, t->name, scaled);
+    }
+    return FL_OK;
+}
 
 fl_status weight_files_open(weight_files **out, const char *path, fl_err *err)
 {
@@ -16,6 +33,7 @@ fl_status weight_files_open(weight_files **out, const char *path, fl_err *err)
     if (!w) return fl_fail(err, FL_FULL, "weights: no memory");
     const bool is_gguf = gguf_is_path(path);
     fl_status st = is_gguf ? gguf_open(&w->g, path, err) : safetensors_open(&w->st, path, err);
+    if (st == FL_OK && is_gguf) st = check_factors(w->g, err);
     if (st == FL_OK && is_gguf && gguf_text(w->g, "general.architecture", &architecture, &n_bytes, NULL) == FL_OK) w->family = gguf_family(architecture, n_bytes);
     if (st == FL_OK) *out = w;
     else weight_files_close(w);

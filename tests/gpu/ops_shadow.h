@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "kernels/encode.h"
 #include "kernels/ops.h"
 #include "kernels/quant.h"
 
@@ -36,33 +37,6 @@ static void shadow_require(fl_status st, const fl_err *err)
 
 /* ---- fp32 to the device's type and back ---- */
 
-static uint16_t shadow_narrow(float f, dtype type)
-{
-    uint32_t u;
-    if (type == DTYPE_F16) {
-        const _Float16 h = (_Float16)f;
-        uint16_t bits;
-        memcpy(&bits, &h, 2);
-        return bits;
-    }
-    memcpy(&u, &f, 4);
-    if (f != f) return (uint16_t)(u >> 16 | 0x40);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);                   /* to the nearest, ties to even */
-}
-
-static float shadow_widen(uint16_t bits, dtype type)
-{
-    if (type == DTYPE_F16) {
-        _Float16 h;
-        memcpy(&h, &bits, 2);
-        return (float)h;
-    }
-    const uint32_t u = (uint32_t)bits << 16;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
 static void *shadow_place(shadow_ops *s, size_t n_bytes)
 {
     uint8_t *at = s->memory + s->n_bytes;
@@ -76,7 +50,7 @@ static void shadow_send(shadow_ops *s, void *to, const float *from, size_t n, dt
 {
     if (type == DTYPE_F32) { s->inner->upload(s->inner, to, from, n * sizeof *from); return; }
     uint16_t *narrow = malloc(n * sizeof *narrow + 1);
-    for (size_t i = 0; i < n; i++) narrow[i] = shadow_narrow(from[i], type);
+    dtype_encode(narrow, type, from, n);
     s->inner->upload(s->inner, to, narrow, n * sizeof *narrow);
     free(narrow);
 }
@@ -86,7 +60,7 @@ static void shadow_fetch(shadow_ops *s, const shadow_span *span)
     if (span->kind != SHADOW_ACT || s->type == DTYPE_F32) { s->inner->download(s->inner, span->host, span->device, span->n * 4); return; }
     uint16_t *narrow = malloc(span->n * sizeof *narrow + 1);
     s->inner->download(s->inner, narrow, span->device, span->n * sizeof *narrow);
-    for (size_t i = 0; i < span->n; i++) ((float *)span->host)[i] = shadow_widen(narrow[i], s->type);
+    dtype_decode(span->host, s->type, narrow, (int32_t)span->n);
     free(narrow);
 }
 

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
+#include "kernels/encode.h"
 #include "kernels/ops.h"
 #include "kernels/ops_ref.h"
 #include "kernels/quant.h"
@@ -48,12 +49,9 @@ static int32_t case_in(op_case *c, int32_t lo, int32_t hi) { return lo + (int32_
 
 static float case_round(float f, dtype type)
 {
-    uint32_t u;
-    if (type == DTYPE_F16) return (float)(_Float16)f;
-    if (type != DTYPE_BF16) return f;
-    memcpy(&u, &f, 4);
-    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
-    memcpy(&f, &u, 4);
+    uint32_t stored;
+    dtype_encode(&stored, type, &f, 1);
+    dtype_decode(&f, type, &stored, 1);
     return f;
 }
 
