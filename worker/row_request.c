@@ -127,7 +127,7 @@ static fl_status take_prompt(row_maker *maker, row_request *request, const job_s
 {
     fl_status st;
     if (request->row.prompt_kind == ROW_PROMPT_IDS) st = take_ids(request, maker->info->n_vocab, refusal);
-    else if (!maker->tokenizer) st = refuse(refusal, ROW_NO_TOKENIZER, "the model has no tokenizer: give the prompt as token ids");
+    else if (!maker->tokenizer) st = refuse(refusal, ROW_NO_TOKENIZER, "the model has no tokenizer.json (or its .gguf file no tokenizer): give the prompt as token ids");
     else if (request->row.prompt_kind == ROW_PROMPT_MESSAGES) st = take_chat(maker, request, job, refusal, err);
     else st = take_text(maker, request, job, request->row.text, request->row.text_bytes, true, refusal, err);
     if (st == FL_OK && request->n_prompt == 0) st = refuse(refusal, ROW_INVALID_REQUEST, "the prompt is empty: the model needs at least one token to start from");
