@@ -52,7 +52,7 @@ static void make_file(uint64_t number, size_t *n_bytes)
         for (size_t i = 0, n = 1 + mutate_below(&r, 2); i < n; i++) {
             static const uint8_t values[] = { 0, 1, 2, 3, 7, 8, 12, 16, 31, 32, 64, 127, 128, 255 };
             const size_t at = 4 + mutate_below(&r, from->n_bytes / 3);
-            s.data[at] = mutate_below(&r, 2) ? values[mutate_below(&r, sizeof values)] : (uint8_t)(s.data[at] ^ 1u << mutate_below(&r, 8));
+            s.data[at] = (uint8_t)(mutate_below(&r, 2) ? values[mutate_below(&r, sizeof values)] : s.data[at] ^ 1u << mutate_below(&r, 8));
         }
     }
     FILE *file = fopen(path, "wbe");
