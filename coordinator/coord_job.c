@@ -55,7 +55,7 @@ static void count_committed(const row_table *rows, uint64_t *n_samples, uint64_t
         }
 }
 
-/* Take a closed job out of the list; its place there. Workers are told what it is anew should it come back. */
+/* Take a closed job out of the list; its place there. Workers are told what it is anew should it come back, and no answer about it is remembered: another job may come to lie where it lay. */
 static size_t take_out(coord *c, job *j)
 {
     size_t at = 0;
@@ -65,6 +65,7 @@ static size_t take_out(coord *c, job *j)
     id_map_remove(&c->job_of, j->id.v);
     for (size_t i = 0; i < c->n_workers; i++) {
         worker *w = c->workers[i];
+        if (w->asked_job == j) w->asked_job = NULL;
         for (size_t k = w->n_announced; k-- > 0;)
             if (w->announced[k].v == j->id.v) w->announced[k] = w->announced[--w->n_announced];
     }

@@ -575,6 +575,37 @@ static void a_worker_with_other_numerics_idles_with_a_sentence(void **state)
     rig_close(&r);
 }
 
+/* What was found out about a job goes with it: the next one may lie at the same address. */
+static void a_job_that_is_retried_is_judged_anew(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    wire_msg m = hello_of(2);
+    m.hello.numerics = wire_text("cuda-sm90-1");
+    assert_int_equal(say(&r, 2, &m), FL_OK);
+    add_job_of(&r, (job_id){ 78 }, 1, 1, 10);                /* keeps worker 2 at work while it is asked about the other */
+    assert_non_null(find_send(&r, 2, WIRE_GRANT));
+    hello(&r, 1);
+    fl_err err = { 0 };
+    row_table *rows = NULL;
+    assert_int_equal(row_table_open(&rows, 0, &err), FL_OK);
+    assert_int_equal(row_table_add(rows, 1, 10, &err), FL_OK);
+    coord_job spec = { .id = JOB, .is_pinned = true, .fingerprint = wire_text("f1"), .numerics = wire_text("cpu-1"), .n_vocab = 100 };
+    void *gap = malloc(4000);                                /* keeps the freed rows and the freed job apart, so that malloc gives the next job the same place */
+    assert_non_null(gap);
+    assert_int_equal(step(&r, &(event){ .type = EVENT_JOB_ADD, .job = &spec, .rows = &rows }), FL_OK);
+    assert_null(find_send(&r, 2, WIRE_GRANT));
+    const uint64_t lease = grant_of(&r, 1).lease;
+    assert_int_equal(step(&r, &(event){ .type = EVENT_JOB_CLOSE, .job_id = { 78 }, .cause = LEDGER_CANCELLED }), FL_OK);
+    assert_int_equal(result(&r, 1, lease, 0, 0), WIRE_COMMITTED);
+    assert_int_equal(step(&r, &(event){ .type = EVENT_WORKER_GONE, .worker = { 1 } }), FL_OK);
+    add_job(&r, 1, 1);                                       /* not pinned now */
+    assert_int_equal(grant_of(&r, 2).rows.v[0], 0);
+    free(gap);
+    rig_close(&r);
+}
+
 static void a_job_that_names_a_model_waits_for_it(void **state)
 {
     (void)state;
@@ -1284,6 +1315,7 @@ int main(void)
         cmocka_unit_test(the_tail_is_not_hoarded),
         cmocka_unit_test(the_samples_of_a_row_stay_together_unless_they_are_too_much),
         cmocka_unit_test(a_worker_with_other_numerics_idles_with_a_sentence),
+        cmocka_unit_test(a_job_that_is_retried_is_judged_anew),
         cmocka_unit_test(a_job_that_names_a_model_waits_for_it),
         cmocka_unit_test(long_lines_are_granted_as_their_bytes_fit),
         cmocka_unit_test(lines_of_restored_leases_count),
