@@ -166,6 +166,7 @@ bool     sim_chance(sim *s, uint32_t in_1000);
 bool     sim_trouble(sim *s, uint32_t in_1000);          /* the same, but never after calm_ms */
 const char *sim_hit_name(sim_hit_kind kind);
 void     sim_hit(sim *s, sim_hit_kind kind);
+uint64_t sim_faults(const sim *s);                       /* so far, of all kinds */
 void     sim_at(sim *s, int64_t at, sim_kind kind, int slot, uint64_t number, sim_packet *packet);
 bool     sim_next(sim *s, sim_item *item);
 void     sim_packet_free(sim_packet *p);

@@ -128,7 +128,6 @@ void sim_audit_job(sim *s, sim_job *j)
 
 void sim_audit_end(sim *s)
 {
-    uint64_t n_faults = 0;
     for (int i = 0; i < s->n_jobs; i++) {
         sim_job *j = &s->jobs[i];
         if (!j->is_submitted) sim_violation(s, "job %" PRIu64 " was never submitted", j->id.v);
@@ -142,6 +141,5 @@ void sim_audit_end(sim *s)
         if (s->workers[i].is_alive && s->workers[i].n_tasks > 0)
             sim_violation(s, "worker %d still has %zu results or rows that nobody answered, the first is job %" PRIu64 " row %" PRIu64 " of lease %" PRIu64, i, s->workers[i].n_tasks,
                           s->workers[i].tasks[0].job, s->workers[i].tasks[0].row, s->workers[i].tasks[0].lease);
-    for (int i = 0; i < SIM_FAULT_COUNT; i++) n_faults += s->hits[i];
-    if (n_faults < SIM_FAULTS_MIN) sim_violation(s, "a schedule of only %" PRIu64 " faults", n_faults);
+    if (sim_faults(s) < SIM_FAULTS_MIN) sim_violation(s, "a schedule of only %" PRIu64 " faults", sim_faults(s));
 }

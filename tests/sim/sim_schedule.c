@@ -120,7 +120,9 @@ static void do_mischief(sim *s, uint64_t forced)
 {
     static const struct { uint64_t which; uint32_t in_1000; } chances[] = { { 1, 50 }, { 2, 40 }, { 3, 20 }, { 4, 15 }, { 5, 15 }, { 6, 6 }, { 7, 5 }, { 8, 6 } };
     if (forced) {
+        const uint64_t before = sim_faults(s);
         do_fault(s, forced);
+        if (sim_faults(s) == before) sim_at(s, s->now_ms + 300, SIM_MISCHIEF, 0, 1 + forced % 8, NULL);      /* nobody was there to suffer it: another one, a little later */
         return;
     }
     if (s->now_ms < s->calm_ms) sim_at(s, s->now_ms + 300 + sim_below(s, 700), SIM_MISCHIEF, 0, 0, NULL);
@@ -187,7 +189,7 @@ static void play(sim *s)
         case SIM_CLIENT: sim_client(s, &s->jobs[item.slot], (sim_wish)item.number); break;
         case SIM_OUTPUTS: if (s->jobs[item.slot].n_retries == (int)item.number) sim_client_outputs(s, &s->jobs[item.slot]); break;
         case SIM_TICK:
-            if (is_over(s) || s->now_ms > end_ms) {
+            if ((is_over(s) && sim_faults(s) >= SIM_FAULTS_MIN) || s->now_ms > end_ms) {
                 sim_audit_end(s);
                 return;
             }

@@ -14,6 +14,7 @@
 #define JOBS_MAX 64
 #define SCHEDULE_S_MAX 60                /* of the wall clock: the core itself loops */
 #define COVERED_SCHEDULES 1000           /* from so many on everything must have happened */
+#define REPLAYED_SCHEDULES 200           /* played once more at the end: nothing outside the seed may have a part in them */
 
 static volatile uint64_t seed_now;
 
@@ -95,6 +96,21 @@ static int report_hits(const uint64_t hits[SIM_HIT_COUNT])
     return n_missed;
 }
 
+/* The first n schedules are played again with another heap behind them: all that happens must happen as often. */
+static bool replays_exactly(uint64_t from, uint64_t n)
+{
+    static uint64_t first[REPLAYED_SCHEDULES][SIM_HIT_COUNT], again[SIM_HIT_COUNT];
+    char violation[512];
+    bool ok = true;
+    for (uint64_t k = 0; ok && k < n; k++) ok = sim_play(from + k, false, first[k], violation);
+    for (uint64_t k = n; ok && k-- > 0;) {
+        memset(again, 0, sizeof again);
+        ok = sim_play(from + k, false, again, violation) && memcmp(first[k], again, sizeof again) == 0;
+        if (!ok) printf("FAILED: seed %" PRIu64 " does not replay: the second time something else happened\n", from + k);
+    }
+    return ok;
+}
+
 static double cpu_seconds(int who)
 {
     struct rusage u;
@@ -117,7 +133,7 @@ int main(int argc, char **argv)
         else { fprintf(stderr, "usage: sim_test [--schedules N] [--from SEED] [--jobs 1 to %d] [--seed SEED]\n", JOBS_MAX); return 2; }
     }
     bool ok = n_jobs > 1 && n > n_jobs && !is_one ? play_in_processes(from, n, n_jobs, hits) : play_all(from, n, is_one, hits);
-    if (!ok) return 1;
+    if (!ok || !replays_exactly(from, n < REPLAYED_SCHEDULES ? n : REPLAYED_SCHEDULES)) return 1;
     int n_missed = report_hits(hits);
     printf("%" PRIu64 " schedules without a violation in %.1f s of CPU\n", n, cpu_seconds(RUSAGE_SELF) + cpu_seconds(RUSAGE_CHILDREN));
     return n >= COVERED_SCHEDULES && n_missed > 0;

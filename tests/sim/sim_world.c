@@ -33,6 +33,13 @@ void sim_hit(sim *s, sim_hit_kind kind)
     if (s->is_verbose && kind < SIM_FAULT_COUNT) sim_log(s, "  * %s", sim_hit_name(kind));
 }
 
+uint64_t sim_faults(const sim *s)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < SIM_FAULT_COUNT; i++) n += s->hits[i];
+    return n;
+}
+
 void sim_log(sim *s, const char *format, ...)
 {
     if (!s->is_verbose) return;
