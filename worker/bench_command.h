@@ -1,4 +1,4 @@
-/* bench_command.h - `tokenfleet-worker bench prefill|decode`: how fast a model's steps are on this device, as text or JSON, beside the copy and product rates measured in the same run.
+/* bench_command.h - `tokenfleet-worker bench prefill|decode|job|sampler`: how fast this device is at it, as text or JSON, beside the copy and product rates measured in the same run.
  * prefill also compares the last token's logits over prefill budgets: other bits are a failure. */
 #ifndef WORKER_BENCH_COMMAND_H
 #define WORKER_BENCH_COMMAND_H

@@ -2,14 +2,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
-
-double bench_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- the model ---- */
 
@@ -27,7 +19,7 @@ static fl_status take_lists(bench_model *b, fl_err *err)
     b->blocks = calloc(seqs * (size_t)b->stride, sizeof *b->blocks);
     b->row = calloc((size_t)model_describe(b->m)->n_vocab, sizeof *b->row);
     bool ok = b->ids && b->positions && b->seq_of_row && b->logit_rows && b->row_begin && b->slots && b->is_prefill && b->tables && b->blocks && b->row;
-    return ok ? FL_OK : fl_fail(err, FL_FULL, "bench: no memory for steps of %d rows", b->n_rows_max);
+    return ok ? FL_OK : fl_fail(err, FL_FULL, "no memory for steps of %d rows", b->n_rows_max);
 }
 
 static fl_status place_sequences(bench_model *b, fl_err *err)
@@ -50,7 +42,7 @@ fl_status bench_model_open(bench_model *b, const char *path, ops *o, int32_t n_s
     const model_config *c = model_describe(b->m);
     const cache_needs needs = model_config_caches(c);
     const ops_limits limits = { n_rows_max, n_seqs, n_logits_max, b->stride, c->n_heads, c->head_dim };
-    if (model_context(b->m) < context) return fl_fail(err, FL_INVALID, "bench: the model's context is %d, below the %d that are asked for", model_context(b->m), context);
+    if (model_context(b->m) < context) return fl_fail(err, FL_INVALID, "the model's context is %d, below the %d that are asked for", model_context(b->m), context);
     if ((st = model_prepare(b->m, n_logits_max, err)) != FL_OK) return st;
     st = kv_cache_open(&b->kv, o, needs.kv_layers, c->n_kv_heads, c->head_dim, n_seqs * b->stride, err);
     if (st == FL_OK) st = state_pool_open(&b->states, o, needs.state_layers, needs.delta_floats, needs.conv_floats, n_seqs, err);
@@ -128,48 +120,6 @@ fl_status bench_read_logits(bench_model *b, int32_t index, int32_t *argmax, fl_e
     return b->o->finish(b->o, err);
 }
 
-/* ---- the device ---- */
-
-#define COPY_BYTES (1u << 30)
-#define PRODUCT_DIM 8192
-#define HOST_COPY_BYTES (64u << 20)
-#define HOST_PRODUCT_DIM 512
-
-fl_status bench_measure(bench_rates *rates, ops *o, fl_err *err)
-{
-    const size_t bytes = o->is_host ? HOST_COPY_BYTES : COPY_BYTES, dim = o->is_host ? HOST_PRODUCT_DIM : PRODUCT_DIM, value_bytes = o->act_bytes, square = dim * dim * value_bytes;
-    const weight none = { 0 };
-    void *memory[2] = { 0 };
-    fl_status st = FL_OK;
-    *rates = (bench_rates){ 0 };
-    for (int i = 0; st == FL_OK && i < 2; i++) st = o->take(o, &memory[i], bytes, "the measured copy", err);
-    FL_ASSERT(3 * square <= 2 * bytes && 2 * square <= bytes);
-    for (int i = 0; st == FL_OK && i < 4; i++) {             /* the first is for warming up */
-        const double begun = bench_now_s();
-        for (int k = 0; k < 8; k++) o->copy(o, memory[i % 2], memory[1 - i % 2], bytes);
-        st = o->finish(o, err);
-        const double rate = 8 * 2 * (double)bytes / (bench_now_s() - begun);
-        if (i > 0 && rate > rates->copy_bytes_per_s) rates->copy_bytes_per_s = rate;
-    }
-    if (st == FL_OK) {
-        act *x = memory[0], *y = memory[1];
-        const weight w = { act_at(o, x, dim * dim), o->act_type, (int32_t)dim, (int32_t)dim };
-        const ops_product product = { .w = w, .n_rows = (int32_t)dim };
-        char note[OPS_NOTE_BYTES];
-        o->fill_random(o, memory[0], o->act_type, 2 * dim * dim, 1, 0.0f, 1.0f);
-        st = o->prepare(o, &product, 1, note, err);
-        for (int i = 0; st == FL_OK && i < 4; i++) {
-            const double begun = bench_now_s();
-            for (int k = 0; k < 4; k++) o->linear(o, y, x, &w, &none, (int32_t)dim);
-            st = o->finish(o, err);
-            const double rate = 4 * 2 * (double)dim * (double)dim * (double)dim / (bench_now_s() - begun);
-            if (i > 0 && rate > rates->product_flop_per_s) rates->product_flop_per_s = rate;
-        }
-    }
-    for (int i = 0; i < 2; i++) o->give(o, memory[i], bytes);
-    return st;
-}
-
 /* ---- what a step costs ---- */
 
 /* Weights that one token is multiplied with in one layer, but for its routed experts. */
@@ -196,9 +146,8 @@ double bench_prefill_flop(const model_config *c, int32_t n)
     return 2.0 * n * (weights + scores) + 2.0 * c->hidden * c->n_vocab;
 }
 
-double bench_decode_bytes(const model_config *c, const ops *o, int32_t n, int32_t context)
+double bench_weight_bytes(const model_config *c, size_t value_bytes, double n)
 {
-    const cache_needs needs = model_config_caches(c);
     double weights = (double)c->hidden * c->n_vocab;
     for (int32_t i = 0; i < c->n_layers; i++) {
         weights += layer_weights(c, &c->layers[i]);
@@ -206,6 +155,12 @@ double bench_decode_bytes(const model_config *c, const ops *o, int32_t n, int32_
         const double chosen = c->moe.n_experts * (1.0 - pow(1.0 - (double)c->moe.top_k / c->moe.n_experts, n));
         weights += 3.0 * c->hidden * c->moe.ff * chosen;
     }
+    return weights * (double)value_bytes;
+}
+
+double bench_token_bytes(const model_config *c, size_t value_bytes, double context)
+{
+    const cache_needs needs = model_config_caches(c);
     const double state = 2.0 * (double)needs.state_layers * (double)(needs.delta_floats + needs.conv_floats) * sizeof(float);
-    return weights * (double)o->act_bytes + n * ((double)needs.kv_token_floats * context * (double)o->act_bytes + state + 4.0 * c->n_vocab);
+    return (double)needs.kv_token_floats * context * (double)value_bytes + state + 4.0 * c->n_vocab;
 }

@@ -1,4 +1,4 @@
-/* bench_model.h - a model with the memory of one step for benches: sequences side by side, no scheduler, no sampler; and what a step costs and what this device can do.
+/* bench_model.h - a model with the memory of one step for benches: sequences side by side, no scheduler, no sampler; and what a step must move and compute.
  * Threads  belongs to the thread that opened it. */
 #ifndef WORKER_BENCH_MODEL_H
 #define WORKER_BENCH_MODEL_H
@@ -32,15 +32,12 @@ void bench_decode_step(bench_model *b, int32_t n, int32_t position);
 /* Copy row `index` of the logits to b->row; its argmax. FL_GPU when a kernel failed. */
 fl_status bench_read_logits(bench_model *b, int32_t index, int32_t *argmax, fl_err *err);
 
-/* What this device does, measured: bytes read and written by a large copy, and multiply-adds times two of a large product. It prepares `o` for that product, so a model needs another. */
-typedef struct { double copy_bytes_per_s, product_flop_per_s; } bench_rates;
-fl_status bench_measure(bench_rates *rates, ops *o, fl_err *err);
-
-/* Multiply-adds times two of a prompt of n tokens with one row of logits, and bytes a decode step of n rows at `context` must read and write: weights once (of experts those that
- * n rows choose when they choose evenly), KV and states. */
+/* Multiply-adds times two of a prompt of n tokens with one row of logits. */
 double bench_prefill_flop(const model_config *c, int32_t n);
-double bench_decode_bytes(const model_config *c, const ops *o, int32_t n, int32_t context);
 
-double bench_now_s(void);
+/* Bytes that a decode step of n rows must read and write, with values of value_bytes: weights once (of experts those that n rows choose when they choose evenly), and for
+ * each row the KV of its context, its states and its logits. */
+double bench_weight_bytes(const model_config *c, size_t value_bytes, double n);
+double bench_token_bytes(const model_config *c, size_t value_bytes, double context);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a request yields on a GPU depends on the request and the model alone: on a model of each family the same bytes for every batch limit, prefill budget and KV pool, for samples
+/* What a request yields on a GPU depends on the request and the model alone: on a model of each family, and one of quantized weights, the same bytes for every batch limit, prefill budget and KV pool, for samples
  * together or apart in any order of arrival, and again; in 16 bits and in fp32. */
 #include "../property/engine_rows.h"
 #include "gpu_open.h"
@@ -6,7 +6,7 @@
 #define MODELS TESTS_DIR "/golden/models/"
 
 static const char *const names[] = { "demo", "small_llama", "small_qwen3", "small_qwen3_moe", "small_qwen3_5", "small_qwen3_5_moe", "small_laguna", "small_gemma3", "wide_llama", "wide_qwen3",
-                                     "wide_qwen3_5", "wide_qwen3_5_moe", "wide_laguna", "wide_gemma3" };
+                                     "wide_qwen3_5", "wide_qwen3_5_moe", "wide_laguna", "wide_gemma3", "../gguf/qwen3_5_moe_mixed.gguf" };
 enum { N_NAMES = sizeof names / sizeof *names };
 static cuda_precision precision;
 static outcome expected;

@@ -1,4 +1,4 @@
-/* The reference models (tests/golden/models) on a GPU. In fp32 they meet the rule of the CPU tests (golden_model.h). In 16 bits they are compared with our fp32 forward pass on the CPU,
+/* The reference models (tests/golden/models) on a GPU. In fp32 they meet the rule of the CPU tests (golden_model.h), also from GGUF files, whose quantized weights are there what they mean. In 16 bits they are compared with our fp32 forward pass on the CPU,
  * teacher-forced on prompt and greedy ids: RMS error of the logits, mean error of log-probabilities and share of other expert sets at most 1.25 times what transformers' own bf16 run
  * has (bf16_reference.json; one H200, eager). And given the reference's router input, the experts are the reference's. */
 #include "../golden/golden_model.h"
@@ -8,6 +8,7 @@
 #include "kernels/quant.h"
 
 #define MODELS TESTS_DIR "/golden/models/"
+#define GGUF_FILES TESTS_DIR "/golden/gguf/"
 #define FACTOR 1.25
 
 static const char *const names[] = { "small_llama", "small_qwen3", "small_qwen3_moe", "small_qwen3_5", "small_qwen3_5_moe", "small_laguna", "small_gemma3", "wide_llama", "wide_qwen3",
@@ -20,6 +21,61 @@ static void model_meets_the_cpu_rule_in_fp32(void **state)
     char dir[600];
     snprintf(dir, sizeof dir, "%s%s", MODELS, (const char *)*state);
     golden_check_model_on(dir, gpu_open(CUDA_F32));
+}
+
+static void gguf_equals_its_checkpoint_in_fp32(void **state)
+{
+    static const char *const files[] = { "small_llama", "odd_llama", "small_qwen3", "small_qwen3_5_moe", "small_gemma3" };
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char file[600], dir[600];
+        snprintf(file, sizeof file, GGUF_FILES "%s.gguf", files[i]);
+        snprintf(dir, sizeof dir, MODELS "%s", files[i]);
+        golden_check_form_on(file, dir, gpu_open(CUDA_F32));
+    }
+}
+
+/* How far logits of a file of quantized weights are from transformers' with the dequantized ones. */
+static double distance_of_quantized(golden_model *g, const json_t *c)
+{
+    const json_t *positions = json_object_get(c, "positions"), *wanted = json_object_get(c, "exact");
+    double most = 0.0;
+    size_t seen = 0;
+    int32_t n_prompt, *prompt = golden_ids(json_object_get(c, "prompt"), &n_prompt);
+    for (int32_t first = 0; first < n_prompt; first += OPS_BLOCK_TOKENS) {
+        const int32_t n_rows = n_prompt - first < OPS_BLOCK_TOKENS ? n_prompt - first : OPS_BLOCK_TOKENS;
+        golden_run(g, prompt + first, first, n_rows, true);
+        for (size_t i = 0; i < json_array_size(positions); i++) {
+            const int32_t at = (int32_t)golden_number(positions, (int32_t)i) - first;
+            if (at < 0 || at >= n_rows) continue;
+            for (int32_t k = 0; k < g->n_vocab; k++)
+                most = fmax(most, fabs((double)g->logits[(size_t)at * (size_t)g->n_vocab + (size_t)k] - golden_number(json_array_get(wanted, i), k)));
+            seen++;
+        }
+    }
+    assert_true(seen > 0);
+    assert_int_equal(seen, json_array_size(positions));
+    free(prompt);
+    return most;
+}
+
+static void gguf_of_every_type_equals_its_dequantized_self_in_fp32(void **state)
+{
+    static const char *const files[] = { "llama", "qwen3", "qwen3_5_moe", "gemma3" };
+    json_t *root = json_load_file(GGUF_FILES "mixed.json", 0, NULL);
+    (void)state;
+    assert_non_null(root);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char file[600];
+        golden_model g;
+        snprintf(file, sizeof file, GGUF_FILES "%s_mixed.gguf", files[i]);
+        golden_open_on(&g, file, gpu_open(CUDA_F32));
+        const double most = distance_of_quantized(&g, json_object_get(root, files[i]));
+        print_message("%s: logits within %.1e of transformers' with the dequantized weights\n", g.name, most);
+        if (!(most <= GOLDEN_TOLERANCE)) fail_msg("%s: logits are off by %g", g.name, most);
+        golden_close(&g);
+    }
+    json_decref(root);
 }
 
 typedef struct { double squares, n_logits, most, logprobs, n_logprobs; size_t n_sets, n_other_sets, n_sure, n_other_argmax; } errors;
@@ -260,6 +316,7 @@ static void router_chooses_the_references_experts(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest router = cmocka_unit_test(router_chooses_the_references_experts);
+    const struct CMUnitTest ggufs[] = { cmocka_unit_test(gguf_equals_its_checkpoint_in_fp32), cmocka_unit_test(gguf_of_every_type_equals_its_dequantized_self_in_fp32) };
     struct CMUnitTest tests[2 * N_NAMES + 1];
     char titles[2 * N_NAMES][80];
     int failed = 0;
@@ -273,7 +330,10 @@ int main(int argc, char **argv)
     }
     tests[2 * N_NAMES] = router;
     const char *only = argc > 1 ? argv[1] : "both";
-    if (strcmp(only, "16bit") != 0) failed += _cmocka_run_group_tests("fp32", tests, N_NAMES, NULL, NULL);
+    if (strcmp(only, "16bit") != 0) {
+        failed += _cmocka_run_group_tests("fp32", tests, N_NAMES, NULL, NULL);
+        failed += _cmocka_run_group_tests("GGUF files in fp32", ggufs, sizeof ggufs / sizeof *ggufs, NULL, NULL);
+    }
     if (strcmp(only, "f32") != 0) failed += _cmocka_run_group_tests("16 bits, and routers", tests + N_NAMES, N_NAMES + 1, NULL, NULL);
     return failed > 0;
 }
