@@ -464,7 +464,7 @@ static int evaluate(const eval_options *o)
 
 int cmd_eval(int argc, char **argv)
 {
-    eval_options o = { .n = 1, .max_tokens = TOKENS_DEFAULT, .workers = 1, .device = "auto" };
+    eval_options o = { .n = 1, .max_tokens = TOKENS_DEFAULT, .device = "auto" };
     const flag flags[] = {
         { "--model", FLAG_LIST, "PATH", "a model directory, a .gguf file, or demo; several are compared. With --to: the model's name", &o.models, 0, 0, true },
         { "-n", FLAG_NUMBER, "N", "samples of each task (default 1)", &o.n, 1, FL_SAMPLES_MAX, false },
@@ -477,7 +477,7 @@ int cmd_eval(int argc, char **argv)
         { "--sweep", FLAG_TEXT, "KEY=V,V,...", "evaluate once for each value of a body field and compare, as in temperature=0.2,0.8", &o.sweep, 0, 0, false },
         { "--stop-when-solved", FLAG_SWITCH, "", "end a task once no further sample can change its part of the asked pass@k", &o.stop_when_solved, 0, 0, false },
         { "--out", FLAG_TEXT, "DIR", "folder for results and progress (default the tasks' name with .eval behind it)", &o.out, 0, 0, false },
-        { "--workers", FLAG_NUMBER, "N", "worker processes that generate (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
+        { "--workers", FLAG_NUMBER, "N|auto", "worker processes that generate; auto is one for each GPU, and without GPUs one on all cores (default)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
         { "--graders", FLAG_NUMBER, "N", "worker processes that grade (default as many as there are cores)", &o.graders, 1, SPAWN_WORKERS_MAX, false },
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to generate, as `run` has it (default auto)", &o.device, 0, 0, false },
         { "--threads", FLAG_NUMBER, "N", "threads of each worker that generates (default: its share of all cores)", &o.threads, 1, 1024, false },

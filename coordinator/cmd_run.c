@@ -16,6 +16,7 @@
 #include "coordinator/flags.h"
 #include "coordinator/progress.h"
 #include "coordinator/run_files.h"
+#include "coordinator/run_workers.h"
 #include "coordinator/service.h"
 #include "coordinator/set_fields.h"
 #include "coordinator/spawn.h"
@@ -31,13 +32,11 @@
 
 typedef struct {
     const char *job, *model, *out, *errors, *device, *precision, *spool, *duplicates;
-    uint64_t workers, graders, threads, seed, now, expires, row_queue, row_run, row, max_context, batch, prefill_budget, kv_tokens;
+    uint64_t workers;                    /* 0: one for each GPU, without one 1 */
+    uint64_t graders, threads, seed, now, expires, row_queue, row_run, row, max_context, batch, prefill_budget, kv_tokens;
     bool force, restart, as_json, unsafe_spool;
     flag_list set;
 } run_options;
-
-/* What is known of one worker, also after it has gone. */
-typedef struct { worker_id id; uint64_t samples, prefill, decode, preemptions; } worker_numbers;
 
 typedef struct {
     const run_options *options;
@@ -46,10 +45,10 @@ typedef struct {
     char ipc_dir[64], endpoint[96];
     job_settings settings;               /* what the user asks for; owned */
     coord_daemon *daemon;                /* owned */
-    int n_gpus;                          /* that workers compute on; 0 = the CPU */
+    int n_gpus, n_workers;               /* n_gpus: that workers compute on; 0 = the CPU */
     spawn *workers, *graders;            /* owned; graders NULL where nothing is graded */
     stored_job *job;                     /* borrowed */
-    worker_numbers *seen; size_t n_seen; /* owned */
+    run_workers seen;                    /* owned */
     bool was_closed;                     /* already when this run began */
     uint64_t tokens_before, deaths, committed;
     int64_t began_ms, first_ms, ended_ms, stuck_ms;      /* first_ms: a worker was welcome; 0 = not yet */
@@ -184,8 +183,8 @@ static fl_status find_or_make_job(run *r, fl_err *err)
     return run_files_remember(&r->files, err);
 }
 
-/* One class of device for the whole run: GPUs where they are asked for, or may be used and are there. */
-static fl_status choose_device(run *r, fl_err *err)
+/* The GPUs that can be used here, when they are asked for or may be used. */
+static fl_status count_gpus(run *r, fl_err *err)
 {
     const run_options *o = r->options;
     char *text = NULL;
@@ -201,13 +200,21 @@ static fl_status choose_device(run *r, fl_err *err)
     return st;
 }
 
+/* One class of device for the whole run, and how many workers. */
+static fl_status choose_device(run *r, fl_err *err)
+{
+    fl_status st = count_gpus(r, err);
+    r->n_workers = r->options->workers ? (int)r->options->workers : r->n_gpus ? r->n_gpus : 1;
+    return st;
+}
+
 static fl_status start_workers(run *r, fl_err *err)
 {
     const run_options *o = r->options;
-    uint64_t cores = (uint64_t)cores_here(), threads = o->threads ? o->threads : cores > o->workers ? cores / o->workers : 1;
+    const uint64_t n = (uint64_t)r->n_workers, cores = (uint64_t)cores_here(), threads = o->threads ? o->threads : cores > n ? cores / n : 1;
     const struct { const char *flag; uint64_t value; } numbers[] = {
         { "--threads", threads }, { "--batch", o->batch }, { "--prefill-budget", o->prefill_budget }, { "--kv-tokens", o->kv_tokens }, { "--max-context", o->max_context },
-        { "--gpu-share", r->n_gpus ? (o->workers + (uint64_t)r->n_gpus - 1) / (uint64_t)r->n_gpus : 0 },
+        { "--gpu-share", r->n_gpus ? (n + (uint64_t)r->n_gpus - 1) / (uint64_t)r->n_gpus : 0 },
     };
     char program[4096], texts[6][24];
     char *argv[WORKER_ARGS_MAX] = { program, "--connect", r->endpoint, "--model", strcmp(o->model, FL_DEMO_MODEL) == 0 ? FL_DEMO_MODEL : r->model };      /* the name it announces */
@@ -225,7 +232,7 @@ static fl_status start_workers(run *r, fl_err *err)
         argv[argc++] = (char *)(uintptr_t)o->precision;
     }
     argv[argc] = NULL;
-    st = spawn_open(&r->workers, argv, (int)o->workers, r->n_gpus, err);
+    st = spawn_open(&r->workers, argv, r->n_workers, r->n_gpus, err);
     if (st != FL_OK || o->graders == 0) return st;
     char *grader[] = { program, "--connect", r->endpoint, "--roles", "grade", "--threads", "1", NULL };
     return spawn_open(&r->graders, grader, (int)o->graders, 0, err);
@@ -254,18 +261,8 @@ static fl_status note_workers(run *r, fl_err *err)
 {
     coord_worker_status w;
     for (size_t i = 0; coord_worker_at(daemon_core(r->daemon), i, &w); i++) {
-        size_t at = 0;
-        while (at < r->n_seen && r->seen[at].id.v != w.id.v) at++;
-        if (at == r->n_seen) {
-            worker_numbers *grown = realloc(r->seen, (r->n_seen + 1) * sizeof *grown);
-            if (!grown) return fl_fail(err, FL_FULL, "no memory for a worker's numbers");
-            r->seen = grown;
-            r->seen[r->n_seen++] = (worker_numbers){ .id = w.id };
-        }
-        r->seen[at].samples = w.samples_committed;
-        r->seen[at].prefill = w.prefill_tokens;
-        r->seen[at].decode = w.decode_tokens;
-        r->seen[at].preemptions = w.preemptions;
+        fl_status st = run_workers_note(&r->seen, &w, err);
+        if (st != FL_OK) return st;
         if (w.is_accepted && !w.grades && r->first_ms == 0) r->first_ms = daemon_now_ms();
     }
     return FL_OK;
@@ -297,7 +294,7 @@ static fl_status check_model(run *r, fl_err *err)
 /* Nothing moves although every worker is there. */
 static fl_status check_stuck(run *r, const coord_job_status *s, fl_err *err)
 {
-    bool all_here = coord_n_workers(daemon_core(r->daemon)) >= r->options->workers + r->options->graders;
+    bool all_here = coord_n_workers(daemon_core(r->daemon)) >= (size_t)r->n_workers + r->options->graders;
     if (!s->is_stuck || !all_here || r->signals > 0) {
         r->stuck_ms = 0;
         return FL_OK;
@@ -389,21 +386,15 @@ static void let_workers_go(run *r)
 
 /* ---- the end ---- */
 
-static json_t *summary_json(const run *r, double seconds, double tokens_per_s)
+static json_t *summary_json(const run *r, double seconds, double work, double tokens_per_s)
 {
     const job_counts *c = &r->job->counts;
-    uint64_t prefill = 0, decode = 0, preemptions = 0;
-    json_t *workers = json_array();
-    for (size_t i = 0; i < r->n_seen; i++) {
-        prefill += r->seen[i].prefill;
-        decode += r->seen[i].decode;
-        preemptions += r->seen[i].preemptions;
-        json_array_append_new(workers, json_pack("{s:I}", "rows", (json_int_t)r->seen[i].samples));
-    }
-    return json_pack("{s:s, s:s, s:s, s:{s:I, s:I, s:I}, s:I, s:o, s:I, s:I, s:I, s:f, s:f, s:I}", "state", job_state_name(r->job->state), "out", r->files.out, "errors",
+    const run_worker all = run_workers_sum(&r->seen);
+    return json_pack("{s:s, s:s, s:s, s:{s:I, s:I, s:I}, s:I, s:o, s:o, s:I, s:I, s:I, s:f, s:f, s:f, s:I}", "state", job_state_name(r->job->state), "out", r->files.out, "errors",
                      r->files.errors, "rows", "total", (json_int_t)c->rows, "completed", (json_int_t)c->completed, "failed", (json_int_t)c->failed, "tokens",
-                     (json_int_t)c->tokens, "workers", workers, "prefill_tokens", (json_int_t)prefill, "decode_tokens", (json_int_t)decode, "preemptions",
-                     (json_int_t)preemptions, "decode_tokens_per_s", tokens_per_s, "seconds", seconds, "worker_deaths", (json_int_t)r->deaths);
+                     (json_int_t)c->tokens, "workers", run_workers_json(&r->seen), "gpus", run_workers_gpus_json(&r->seen, work), "prefill_tokens", (json_int_t)all.prefill, "decode_tokens",
+                     (json_int_t)all.decode, "preemptions", (json_int_t)all.preemptions, "decode_tokens_per_s", tokens_per_s, "seconds", seconds, "work_seconds", work, "worker_deaths",
+                     (json_int_t)r->deaths);
 }
 
 static int summarize(run *r)
@@ -414,9 +405,10 @@ static int summarize(run *r)
     double tokens_per_s = work > 0 ? (double)tokens / work : 0;
     fprintf(stderr, "%" PRIu64 " rows: %" PRIu64 " completed, %" PRIu64 " failed; %" PRIu64 " tokens in %.1f s (%.0f tokens/s once the model was loaded) -> %s\n", c->rows, c->completed, c->failed, tokens,
             seconds, tokens_per_s, command_shown_path(r->files.out));
+    run_workers_gpus_print(stderr, &r->seen, work);
     if (c->failed) fprintf(stderr, "the reasons of the failed rows are in %s\n", command_shown_path(r->files.errors));
     if (r->options->as_json) {
-        json_t *json = summary_json(r, seconds, tokens_per_s);
+        json_t *json = summary_json(r, seconds, work, tokens_per_s);
         char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(6)) : NULL;
         if (text) puts(text);
         free(text);
@@ -471,7 +463,7 @@ static void finish(run *r)
         rmdir(r->ipc_dir);
     }
     job_settings_fini(&r->settings);
-    free(r->seen);
+    run_workers_free(&r->seen);
 }
 
 static int run_job(const run_options *o)
@@ -496,12 +488,12 @@ static int run_job(const run_options *o)
 
 int cmd_run(int argc, char **argv)
 {
-    run_options o = { .device = "auto", .duplicates = "error", .workers = 1 };
+    run_options o = { .device = "auto", .duplicates = "error" };
     const flag flags[] = {
         { "--model", FLAG_TEXT, "PATH", "a model directory, a .gguf file, or demo for the model that ships", &o.model, 0, 0, true },
         { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default the job's name with .out.jsonl behind it; needed with -)", &o.out, 0, 0, false },
         { "--errors", FLAG_TEXT, "ERR.jsonl", "where failed rows go (default OUT.errors.jsonl)", &o.errors, 0, 0, false },
-        { "--workers", FLAG_NUMBER, "N", "worker processes (default 1, on all cores)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
+        { "--workers", FLAG_NUMBER, "N|auto", "worker processes; auto is one for each GPU, next to it, and without GPUs one on all cores (default)", &o.workers, 1, SPAWN_WORKERS_MAX, false },
         { "--graders", FLAG_NUMBER, "N", "grade the samples, with N more worker processes: rows carry a grade object (ops/JOBS.md)", &o.graders, 1, SPAWN_WORKERS_MAX, false },
         { "--threads", FLAG_NUMBER, "N", "threads of each worker (default: its share of all cores)", &o.threads, 1, 1024, false },
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "where to compute; auto is cuda where this machine has a GPU it can use (default)", &o.device, 0, 0, false },

@@ -198,6 +198,8 @@ typedef struct {
     char model[257], place[257], why[480];       /* why it idles; "" when it works or may */
     bool is_accepted, is_draining, grades;       /* grades: held and credit count samples */
     uint64_t held_tokens, credit_tokens, prefill_tokens, decode_tokens, preemptions, unanswered_bytes;
+    uint64_t busy_us;                    /* that its GPU worked */
+    int32_t gpu;                         /* that it computes on; -1: the CPU */
     uint32_t running, waiting, n_leases;
     uint64_t rows_held;
     double prefill_per_s, decode_per_s;  /* tokens, over its last beats */

@@ -57,7 +57,8 @@ typedef struct worker {
     bool grades, has_tokenizer, no_chats, is_accepted, is_draining, is_unreachable, was_stopped;
     char why[480];
     int64_t heard_ms, progress_ms;       /* last message; last change of its token totals or last result */
-    uint64_t prefill_tokens, decode_tokens, preemptions, unanswered_bytes;
+    uint64_t prefill_tokens, decode_tokens, preemptions, busy_us, unanswered_bytes;
+    int32_t gpu;                         /* -1: the CPU */
     pace pace;                           /* of prefill_tokens and decode_tokens */
     uint32_t running, waiting, n_spare;  /* n_spare: of the waiting ones of the last beat, those that nobody copied since */
     lease_id newest;                     /* of its leases: what waits there is at its end */

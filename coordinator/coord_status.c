@@ -256,6 +256,8 @@ bool coord_worker_at(const coord *c, size_t i, coord_worker_status *out)
     out->prefill_tokens = w->prefill_tokens;
     out->decode_tokens = w->decode_tokens;
     out->preemptions = w->preemptions;
+    out->busy_us = w->busy_us;
+    out->gpu = w->gpu;
     out->unanswered_bytes = w->unanswered_bytes;
     out->running = w->running;
     out->waiting = w->waiting;

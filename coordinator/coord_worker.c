@@ -230,6 +230,7 @@ static void hello(coord *c, worker_id id, const wire_hello *m)
     w->credit_tokens = m->credit_tokens;
     w->credit_bytes = m->credit_bytes;
     w->has_tokenizer = m->has_tokenizer != 0;
+    w->gpu = (int32_t)m->gpu - 1;
     w->grades = m->grades != 0;
     w->heard_ms = c->now_ms;
     w->is_unreachable = w->is_draining = w->was_stopped = false;
@@ -271,6 +272,7 @@ static void beat(coord *c, worker_id id, const wire_beat *m)
     bool could = has_unanswered_room(w) && !w->is_draining;
     w->unanswered_bytes = m->unanswered_bytes;
     w->preemptions = m->preemptions;
+    w->busy_us = m->busy_us;
     w->is_draining = m->draining != 0;
     if (could != (has_unanswered_room(w) && !w->is_draining)) c->fleet_version++;
     detok_entry *d = detok_find(c, w->fingerprint);

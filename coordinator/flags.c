@@ -98,8 +98,10 @@ static int store_value(const char *command, const flag *f, const char *value)
         return -1;
     case FLAG_NUMBER: {
         uint64_t number = 0;
-        if (!parse_number(value, &number) || number < f->min || number > f->max) {
-            return flags_end(ENDED_USAGE, command, "%s takes a whole number from %" PRIu64 " to %" PRIu64 ", not '%s'", f->name, f->min, f->max, value);
+        const char *word = strchr(f->value, '|');
+        const bool is_word = word && strcmp(value, word + 1) == 0;
+        if (!is_word && (!parse_number(value, &number) || number < f->min || number > f->max)) {
+            return flags_end(ENDED_USAGE, command, "%s takes a whole number from %" PRIu64 " to %" PRIu64 "%s%s, not '%s'", f->name, f->min, f->max, word ? " or " : "", word ? word + 1 : "", value);
         }
         *(uint64_t *)f->out = number;
         return -1;

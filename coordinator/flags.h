@@ -21,7 +21,7 @@ typedef enum { FLAG_TEXT, FLAG_CHOICE, FLAG_NUMBER, FLAG_SWITCH, FLAG_LIST, FLAG
 typedef struct {
     const char *name;            /* "--out" */
     flag_kind kind;
-    const char *value;           /* what the help calls the value; CHOICE: the values themselves, "auto|cpu|cuda" */
+    const char *value;           /* what the help calls the value; CHOICE: the values themselves, "auto|cpu|cuda"; NUMBER: "N", or "N|auto" where a word may stand for 0 */
     const char *help;
     void *out;                   /* TEXT, CHOICE: const char **. NUMBER, DURATION (seconds): uint64_t *. SWITCH: bool *. LIST: flag_list * */
     uint64_t min, max;           /* NUMBER, DURATION: the domain, both included */

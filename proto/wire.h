@@ -46,7 +46,8 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
     X(LIST,12, leases, 65536)           /* lease ids still held */ \
     X(STR, 13, place, 256)              /* host, pid, device: for people and the log only */ \
     X(U64, 14, has_tokenizer, 1) \
-    X(U64, 15, grades, 1)               /* 1: it grades samples and has no model (fields 5 to 9 and 14 are empty); credit_tokens counts samples then */
+    X(U64, 15, grades, 1)               /* 1: it grades samples and has no model (fields 5 to 9 and 14 are empty); credit_tokens counts samples then */ \
+    X(U64, 16, gpu, 1 << 16)            /* 1 + the number of the GPU that it computes on; 0: the CPU. For people only */
 #define WIRE_WELCOME_FIELDS(X)          /* coordinator -> worker */ \
     X(U64,  3, accepted, 1)             /* 0: stay idle, `why` says the reason */ \
     X(STR,  4, why, 480) \
@@ -79,7 +80,8 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
     X(LIST, 8, leases, 65536)           /* held; each is renewed by this beat */ \
     X(U64,  9, preemptions, UINT64_MAX) \
     X(U64, 10, draining, 1) \
-    X(U64, 11, say_hello, 1)            /* coordinator -> : I do not know you (I restarted, or you were silent for long): send HELLO again */
+    X(U64, 11, say_hello, 1)            /* coordinator -> : I do not know you (I restarted, or you were silent for long): send HELLO again */ \
+    X(U64, 12, busy_us, UINT64_MAX)     /* microseconds that its GPU worked, in all since the process start; 0: the CPU */
 #define WIRE_RESULT_FIELDS(X)           /* worker -> ; 1 part: a piece of fl_result_encode's body */ \
     X(U64,  3, job, UINT64_MAX) \
     X(U64,  4, lease, UINT64_MAX) \

@@ -19,6 +19,7 @@
 #include "proto/log.h"
 #include "proto/wire.h"
 #include "worker/gpu_module.h"
+#include "worker/gpu_place.h"
 #include "worker/row_prep.h"
 
 #define EVENTS_MAX 64
@@ -427,6 +428,19 @@ static fl_status serve(child *c, fl_arena *arena, fl_err *err)
     return st;
 }
 
+/* Before anything of the GPU is opened: threads and memory go where this one is. */
+static fl_status pin_to_gpu(int32_t gpu, fl_err *err)
+{
+    char pci[CUDA_PCI_BYTES], what[240];
+    gpu_place place;
+    fl_status st = gpu_module_pci(gpu, pci, err);
+    if (st != FL_OK) return st;
+    gpu_place_read(&place, "/sys", pci);
+    gpu_place_pin(&place, what, sizeof what);
+    fl_log(FL_LOG_INFO, "GPU %d (%s): %s", gpu, pci, what);
+    return FL_OK;
+}
+
 static fl_status child_open(child *c, const worker_options *options, fl_err *err)
 {
     fl_status st;
@@ -435,8 +449,9 @@ static fl_status child_open(child *c, const worker_options *options, fl_err *err
                          .context_max = options->context_max, .kv_tokens = options->kv_tokens, .n_sharing = options->gpu_share };
     if ((st = fl_model_path(options->model, c->model, sizeof c->model, err)) != FL_OK) return st;
     if ((c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) return fl_fail_errno(err, errno, "worker: make an eventfd");
-    if (options->gpu >= 0 && (st = gpu_module_ops(&e.ops, options->gpu, strcmp(options->precision, "f32") == 0 ? CUDA_F32 : CUDA_16_BIT, &why)) != FL_OK)
-        return fl_fail(err, st, "%s; use --device cpu", why.text);
+    st = options->gpu < 0 ? FL_OK : pin_to_gpu(options->gpu, &why);
+    if (st == FL_OK && options->gpu >= 0) st = gpu_module_ops(&e.ops, options->gpu, strcmp(options->precision, "f32") == 0 ? CUDA_F32 : CUDA_16_BIT, &why);
+    if (st != FL_OK) return fl_fail(err, st, "%s; use --device cpu", why.text);
     if ((st = engine_open(&c->engine, &e, err)) != FL_OK) return st;
     if ((st = row_maker_open(&c->maker, c->model, engine_describe(c->engine), err)) != FL_OK) return st;
     return row_prep_start(&c->prep, c->maker, c->wake_fd, err);

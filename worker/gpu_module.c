@@ -45,6 +45,13 @@ fl_status gpu_module_describe(int32_t index, cuda_device *out, fl_err *err)
     return st == FL_OK ? probe(index, out, err) : st;
 }
 
+fl_status gpu_module_pci(int32_t index, char out[CUDA_PCI_BYTES], fl_err *err)
+{
+    fl_status (*pci)(int32_t, char *, fl_err *);
+    fl_status st = find_function(&pci, "cuda_device_pci", err);
+    return st == FL_OK ? pci(index, out, err) : st;
+}
+
 fl_status gpu_module_ops(ops **out, int32_t index, cuda_precision precision, fl_err *err)
 {
     fl_status (*open)(ops **, int32_t, cuda_precision, fl_err *);

@@ -10,6 +10,9 @@
 /* FL_NOT_FOUND, with a sentence, when tokenfleet-cuda.so does not lie beside this program. Opens nothing and touches no GPU. */
 fl_status gpu_module_check(fl_err *err);
 
+/* Where GPU `index` is: as cuda_device_pci. Takes no memory there. */
+fl_status gpu_module_pci(int32_t index, char out[CUDA_PCI_BYTES], fl_err *err);
+
 /* Describe GPU `index`, and open the operations on it: as cuda_device_probe and cuda_ops_open, or gpu_module_check's failure, or FL_UNSUPPORTED when the module cannot be opened. From
  * then on this process holds memory of the GPU. */
 fl_status gpu_module_describe(int32_t index, cuda_device *out, fl_err *err);

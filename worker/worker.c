@@ -304,7 +304,7 @@ static fl_status say_hello(worker *w, int64_t now, fl_err *err)
         .worker = w->id, .release = wire_text(TOKENFLEET_VERSION), .model = wire_text(w->model), .fingerprint = wire_text(w->fingerprint),
         .numerics = wire_text(w->numerics), .n_vocab = w->n_vocab, .context = w->context, .credit_tokens = w->credit_tokens,
         .credit_bytes = ENGINE_CHILD_CREDIT_BYTES, .leases = held_ids(w->held), .place = wire_text(w->place), .has_tokenizer = w->has_tokenizer,
-        .grades = w->options->grades,
+        .grades = w->options->grades, .gpu = w->options->grades ? 0 : (uint64_t)(w->options->gpu + 1),
     } };
     fl_status st = say(w, &m, &sent, err);
     if (!sent) return st;
@@ -322,6 +322,7 @@ static fl_status say_beat(worker *w, int64_t now, fl_err *err)
         .prefill_tokens = w->totals.prefill_tokens + w->now.prefill_tokens, .decode_tokens = w->totals.decode_tokens + w->now.decode_tokens,
         .running = w->now.running, .waiting = w->now.waiting, .unanswered_bytes = outbox_bytes(w->box), .leases = held_ids(w->held),
         .preemptions = w->totals.preemptions + w->now.preemptions, .draining = w->phase != WORKER_SERVING,
+        .busy_us = w->totals.busy_us + w->now.busy_us,
     } };
     w->beat_at_ms = now + w->beat_ms;            /* one that finds no room is skipped: the next says more */
     return say(w, &m, &sent, err);
@@ -469,6 +470,7 @@ static fl_status child_ended(worker *w, int64_t now, fl_err *err)
     w->totals.prefill_tokens += w->now.prefill_tokens;
     w->totals.decode_tokens += w->now.decode_tokens;
     w->totals.preemptions += w->now.preemptions;
+    w->totals.busy_us += w->now.busy_us;
     w->now = (wire_beat){ 0 };
     if (w->phase != WORKER_ENDED) hand_back_after(w, &end);
     w->is_ready = false;
@@ -603,7 +605,7 @@ static fl_status worker_open(worker *w, fl_err *err)
     while (w->id == 0)
         if (getrandom(&w->id, sizeof w->id, 0) != sizeof w->id && errno != EINTR) return fl_fail_errno(err, errno, "worker: get a random id");
     gethostname(host, sizeof host - 1);
-    snprintf(w->place, sizeof w->place, "%s, process %d, %s", host, (int)getpid(), w->options->grades ? "grading" : "cpu");
+    snprintf(w->place, sizeof w->place, "%s, process %d, %s", host, (int)getpid(), w->options->grades ? "grading" : w->options->device);
     w->beat_ms = BEAT_MS_DEFAULT;
     w->restart_ms = RESTART_MS;
     if ((st = watch_signals(w, err)) != FL_OK) return st;        /* before libzmq starts threads: they inherit the mask */

@@ -12,6 +12,8 @@
 extern "C" {
 #endif
 
+#define CUDA_PCI_BYTES 32
+
 typedef struct {
     char name[128];                  /* "NVIDIA H200" */
     int32_t sm;                      /* compute capability * 10: 90 */
@@ -22,6 +24,9 @@ typedef struct {
 /* Describe GPU `index`. FL_NOT_FOUND when there is no such GPU or no driver, FL_UNSUPPORTED when this module has no code for its architecture (a kernel is
  * launched to find out), FL_GPU when the driver fails; each with a sentence. Nothing stays allocated. */
 fl_status cuda_device_probe(int32_t index, cuda_device *out, fl_err *err);
+
+/* The PCI address of GPU `index`, as "0000:1A:00.0". Errors as cuda_device_probe's, which it does without taking memory of the GPU. */
+fl_status cuda_device_pci(int32_t index, char out[CUDA_PCI_BYTES], fl_err *err);
 
 /* What activations and weights are computed in: 16 bits (bf16 where the GPU multiplies it, sm_80 and up, else f16), or fp32 to find errors with. */
 typedef enum { CUDA_16_BIT, CUDA_F32 } cuda_precision;

@@ -14,7 +14,7 @@ static int parse(parsed *p, int argc, const char **argv)
     const flag table[] = {
         { "--out", FLAG_TEXT, "PATH", "where", &p->out, 0, 0, false },
         { "--device", FLAG_CHOICE, "auto|cpu|cuda", "what", &p->device, 0, 0, false },
-        { "--workers", FLAG_NUMBER, "N", "how many", &p->workers, 1, 256, false },
+        { "--workers", FLAG_NUMBER, "N|auto", "how many", &p->workers, 1, 256, false },
         { "--force", FLAG_SWITCH, "", "yes", &p->force, 0, 0, false },
         { "--expires", FLAG_DURATION, "TIME", "when", &p->expires, 1, 864000, false },
         { "--set", FLAG_LIST, "KEY=VALUE", "fields", &p->set, 0, 0, false },
@@ -36,6 +36,17 @@ static void values_come_behind_a_space_or_an_equals_sign(void **unused)
     assert_true(p.force);
     assert_int_equal(p.set.n, 2);
     assert_string_equal(p.set.v[1], "y=2");
+}
+
+static void a_word_may_stand_for_a_number(void **unused)
+{
+    (void)unused;
+    parsed p;
+    assert_int_equal(PARSE(&p, "job", "--workers", "auto"), -1);
+    assert_int_equal(p.workers, 0);
+    assert_int_equal(PARSE(&p, "job", "--workers", "N"), ENDED_USAGE);
+    assert_int_equal(PARSE(&p, "job", "--workers", "N|auto"), ENDED_USAGE);
+    assert_int_equal(PARSE(&p, "job", "--workers", "auto "), ENDED_USAGE);
 }
 
 static void a_duration_is_seconds_or_has_a_unit(void **unused)
@@ -95,6 +106,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_come_behind_a_space_or_an_equals_sign),
+        cmocka_unit_test(a_word_may_stand_for_a_number),
         cmocka_unit_test(a_duration_is_seconds_or_has_a_unit),
         cmocka_unit_test(operands_may_look_like_flags_behind_two_dashes),
         cmocka_unit_test(mistakes_are_usage_errors),
