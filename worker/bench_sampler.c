@@ -141,9 +141,10 @@ static void set_rows(bench_case *b, const sampling *p)
     }
 }
 
+/* One of many calls that wait for nothing but each other; as many as single ones were made. */
 static fl_status time_queued(json_t *run, bench_case *b, const bench_rates *rates, fl_err *err)
 {
-    const int32_t n = b->n_calls < 50 ? b->n_calls : 50;
+    const int32_t n = (int32_t)report_whole(json_object_get(run, way_names[ON_DEVICE]), "calls");
     fl_status st = b->o->finish(b->o, err);
     const double begun = bench_now_s();
     for (int32_t i = 0; i < n; i++) enqueue(b);

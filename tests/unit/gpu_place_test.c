@@ -28,7 +28,7 @@ static void write_file(const char *name, const char *text)
 
 static int make_sysfs(void **state)
 {
-    static const char *const parts[] = { "/bus", "/bus/pci", "/bus/pci/devices", "/bus/pci/devices/" PCI };
+    static const char *const parts[] = { "/bus", "/bus/pci", "/bus/pci/devices", ("/bus/pci/devices/" PCI) };
     (void)state;
     if (temp_folder_make(root) != 0) return -1;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
