@@ -12,16 +12,11 @@
 /* The coordinator that holds the spool, when there is one and it answers. */
 static client *client_of_spool(const char *spool_dir)
 {
-    char path[RUN_FILES_PATH_MAX + 16], endpoint[300] = "";
+    char endpoint[SPOOL_ENDPOINT_MAX];
     client *c = NULL;
     json_t *reply = NULL;
     fl_err ignored;
-    snprintf(path, sizeof path, "%s/%s", spool_dir, DAEMON_ENDPOINT_FILE);
-    FILE *file = fopen(path, "re");
-    if (!file) return NULL;
-    size_t n = fread(endpoint, 1, sizeof endpoint - 1, file);
-    fclose(file);
-    endpoint[n] = '\0';
+    if (!spool_read_endpoint(spool_dir, endpoint)) return NULL;
     if (client_open(&c, endpoint, &ignored) != FL_OK) return NULL;
     if (client_call(c, "list", NULL, NULL, PROBE_MS, &reply, NULL, NULL, &ignored) == FL_OK) {
         json_decref(reply);
