@@ -197,13 +197,6 @@ fl_status job_store_table(row_table **out, rows *lines, fl_err *err)
     return st;
 }
 
-static void copy_bytes(char *out, size_t capacity, fl_bytes bytes)
-{
-    size_t n = bytes.bytes < capacity - 1 ? bytes.bytes : capacity - 1;
-    if (n) memcpy(out, bytes.data, n);
-    out[n] = '\0';
-}
-
 static bool is_verdict(const stored_job *job, const ledger_record *record)
 {
     return record->row.v >= rows_describe(job->rows)->n_rows;
@@ -246,9 +239,9 @@ fl_status job_store_note(stored_job *job, const ledger_record *record, fl_err *e
         job->is_pinned = true;
         job->n_vocab = record->n_vocab;
         job->context = record->context;
-        copy_bytes(job->fingerprint, sizeof job->fingerprint, record->fingerprint);
-        copy_bytes(job->numerics, sizeof job->numerics, record->numerics);
-        copy_bytes(job->pin_model, sizeof job->pin_model, record->model);
+        fl_bytes_text(job->fingerprint, sizeof job->fingerprint, record->fingerprint);
+        fl_bytes_text(job->numerics, sizeof job->numerics, record->numerics);
+        fl_bytes_text(job->pin_model, sizeof job->pin_model, record->model);
     }
     if (record->kind == LEDGER_CLOSE) forget_graders(job);
     return FL_OK;
