@@ -169,6 +169,14 @@ static fl_status make_job(run *r, fl_err *err)
     return FL_OK;
 }
 
+static fl_status remember_files(const run *r, bool is_written, fl_err *err)
+{
+    run_memory m = { .is_written = is_written };
+    snprintf(m.out, sizeof m.out, "%s", r->files.out);
+    snprintf(m.errors, sizeof m.errors, "%s", r->files.errors);
+    return run_files_remember(r->files.spool, &m, err);
+}
+
 static fl_status find_or_make_job(run *r, fl_err *err)
 {
     if (daemon_n_jobs(r->daemon) > 1) return fl_fail(err, FL_CONFLICT, "%s is the spool of a coordinator; give another --spool", r->files.spool);
@@ -178,9 +186,10 @@ static fl_status find_or_make_job(run *r, fl_err *err)
     else st = check_same_job(r, err);
     if (st != FL_OK) return st;
     r->was_closed = r->job->state != JOB_OPEN;
+    if (!r->was_closed && r->files.foreign) return output_file_not_ours(r->files.foreign, FL_INVALID, err);
     if (r->was_closed) r->job->outputs_due = true;       /* written again from the ledger: OUT may have been removed or edited since */
     r->tokens_before = r->job->counts.tokens;
-    return run_files_remember(&r->files, err);
+    return remember_files(r, false, err);
 }
 
 /* The GPUs that can be used here, when they are asked for or may be used. */
@@ -363,7 +372,7 @@ static fl_status run_to_the_end(run *r, fl_err *err)
     coord_job_status s = { 0 };
     while ((st = one_turn(r, &s, err)) == FL_OK) {
         bool is_checked = !r->was_closed || daemon_last_hello(r->daemon)->n_hellos > 0;
-        if (r->job->state != JOB_OPEN && !r->job->outputs_due && is_checked) return FL_OK;
+        if (r->job->state != JOB_OPEN && !r->job->outputs_due && is_checked) return remember_files(r, true, err);
         if (r->signals >= 2) return FL_CLOSED;
         if (r->signals == 1 && r->job->state == JOB_OPEN && (coord_n_leases(daemon_core(r->daemon)) == 0 || processes_alive(r) == 0)) return FL_CLOSED;
         show(r, &s);

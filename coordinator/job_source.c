@@ -35,7 +35,7 @@ fl_status job_source_open(job_source *s, const char *to, const char *spool_dir, 
     fl_status st = spool_open(&s->spool, spool_dir, lock ? 0 : SPOOL_READ_ONLY, err);
     if (st != FL_OK) return st == FL_CONFLICT ? FL_IO : st;        /* held by a process that does not answer */
     fl_err why;
-    st = run_files_recall(spool_dir, s->out, s->errors, &why);
+    st = run_files_recall(spool_dir, &s->files, &why);
     if (st == FL_OK || st == FL_NOT_FOUND) return FL_OK;
     job_source_close(s);
     return fl_fail(err, st, "%s", why.text);
@@ -227,6 +227,6 @@ char *job_source_ledger(const job_source *s)
 
 char *job_source_output(const job_source *s, bool errors)
 {
-    const char *own = errors ? s->errors : s->out;
+    const char *own = errors ? s->files.errors : s->files.out;
     return own[0] ? strdup(own) : spool_job_path(s->spool, s->id, errors ? JOB_STORE_ERRORS : JOB_STORE_OUT);
 }
