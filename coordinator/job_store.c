@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <xxhash.h>
 #include <zlib.h>
+#include "coordinator/gunzip.h"
 #include "proto/json_load.h"
 #include "proto/job_row.h"
 
@@ -546,7 +547,7 @@ fl_status job_store_hash(const char *path, char out[JOB_STORE_HASH_BYTES], fl_er
     const char *why = gzerror(file, &code);
     if (n < 0 || (code != Z_OK && code != Z_STREAM_END)) {
         st = code == Z_ERRNO && errno == EINTR ? fl_fail(err, FL_AGAIN, "stopped while the job was read")
-           : code == Z_ERRNO ? fl_fail_errno(err, errno, "cannot read %s", name) : fl_fail(err, FL_CORRUPT, "cannot read %s: %s", name, why);
+           : code == Z_ERRNO ? fl_fail_errno(err, errno, "cannot read %s", name) : gunzip_damaged(name, why, err);
         goto done;
     }
     XXH128_canonical_t canonical;
