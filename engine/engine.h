@@ -64,7 +64,14 @@ typedef struct {
     char text[240];
 } engine_event;
 
-typedef struct { uint64_t prefill_tokens, decode_tokens, preemptions, steps; uint32_t running, waiting; int64_t kv_tokens_used; } engine_stats;
+/* Counts and seconds since it was opened; what is running and waiting now. */
+typedef struct {
+    uint64_t prefill_tokens, decode_tokens, preemptions, steps;
+    uint32_t running, waiting;
+    int64_t kv_tokens_used;
+    double step_s, wait_s;           /* in engine_step's steps; of these, waiting for the device: the rest is the host's own work, beside which the device works on the step before */
+    double device_s;                 /* in which the device worked on steps: what is missing to the time on the clock it was idle. 0 where that is not measured */
+} engine_stats;
 
 fl_status engine_open(engine **out, const engine_options *options, fl_err *err);
 void      engine_close(engine *e);                       /* accepts NULL */
@@ -75,7 +82,7 @@ const fl_detok *engine_detok(const engine *e);           /* empty table when the
  * limit of its own. */
 fl_status engine_add(engine *e, const engine_request *request, fl_err *err);
 
-/* One batch step; at most `capacity` events are stored and *n_events set; the rest comes with the next call. FL_AGAIN: nothing to do. Any other failure is the engine's end; FL_GPU,
+/* One batch step; on a device that chooses tokens itself the host is one step behind: the step is launched, and the results of the one before are used while it runs. At most `capacity` events are stored and *n_events set; the rest comes with the next call. FL_AGAIN: nothing to do. Any other failure is the engine's end; FL_GPU,
  * naming the kernel: this process cannot use the GPU any more. */
 fl_status engine_step(engine *e, engine_event *events, int32_t capacity, int32_t *n_events, fl_err *err);
 

@@ -52,7 +52,7 @@ fl_status memory_plan_make(memory_plan *out, model *m, ops *o, const engine_opti
     const model_config *c = model_describe(m);
     const cache_needs caches = model_config_caches(c);
     const uint64_t block_bytes = caches.kv_token_floats * OPS_BLOCK_TOKENS * o->act_bytes, logit_bytes = (uint64_t)c->n_vocab * sizeof(float);
-    memory_plan plan = { .is_host = o->is_host };
+    memory_plan plan = { .is_host = o->is_host, .n_padding = o->replay ? 1 : 0 };
     model_needs needs;
     fl_status st = read_limits(&plan, options, err);
     if (st != FL_OK) return st;
@@ -68,15 +68,16 @@ fl_status memory_plan_make(memory_plan *out, model *m, ops *o, const engine_opti
     plan.activations = needs.scratch_bytes + needs.room_bytes + (uint64_t)plan.n_rows * (uint64_t)c->hidden * o->act_bytes;       /* and the rows that logits are made from, and quantized ones */
     const uint64_t at_a_time = (o->is_host ? LOGITS_BYTES : DEVICE_LOGITS_BYTES) / logit_bytes, most = o->is_host ? 64 : (uint64_t)plan.n_rows;
     plan.n_logit_rows = (int32_t)(at_a_time < 1 ? 1 : at_a_time > most ? most : at_a_time);
+    if (o->sample && plan.n_logit_rows < plan.batch_max) plan.n_logit_rows = plan.batch_max;      /* a step of decode rows is not taken apart: its tokens are read while the next one runs */
     plan.logits = (uint64_t)plan.n_logit_rows * (logit_bytes + sizeof(float));
-    if (o->sample) plan.logits += device_sampler_bytes(plan.n_logit_rows, plan.batch_max, c->n_vocab);
+    if (o->sample) plan.logits += device_sampler_bytes(plan.n_logit_rows, plan.batch_max + plan.n_padding, c->n_vocab);
     plan.sequence_kv = (uint64_t)kv_blocks_of(plan.context) * block_bytes;
     plan.sequence_state = (uint64_t)caches.state_layers * (caches.delta_floats + caches.conv_floats) * sizeof(float);
-    plan.states = (uint64_t)plan.batch_max * plan.sequence_state;
+    plan.states = (uint64_t)(plan.batch_max + plan.n_padding) * plan.sequence_state;
     plan.reserve = o->is_host ? 0 : DEVICE_RESERVE_BYTES + plan.device_all / 100;
-    const uint64_t fixed = device_fixed(&plan), left = plan.device_free > fixed ? plan.device_free - fixed : 0;
+    const uint64_t fixed = device_fixed(&plan) + (uint64_t)plan.n_padding * block_bytes, left = plan.device_free > fixed ? plan.device_free - fixed : 0;
     if ((st = plan_blocks(&plan, options->kv_tokens, (int64_t)(block_bytes / OPS_BLOCK_TOKENS), o->is_host ? (int64_t)KV_DEFAULT_BYTES : (int64_t)left, err)) != FL_OK) return st;
-    plan.kv = (uint64_t)plan.kv_blocks * block_bytes;
+    plan.kv = (uint64_t)(plan.kv_blocks + plan.n_padding) * block_bytes;
     *out = plan;
     return FL_OK;
 }

@@ -16,6 +16,7 @@ typedef struct {
     int32_t batch_max, prefill_budget;   /* sequences and prompt tokens in a step */
     int32_t n_rows, n_logit_rows;        /* rows in a step, and rows of logits computed at a time */
     int32_t context, kv_blocks;
+    int32_t n_padding;                   /* 1 where steps are padded to be replayed: a KV block and a state slot beyond those of sequences; else 0 */
     uint64_t mapped, expanded, tables;   /* weight files; F8_E4M3 weights as fp32; views (and on the host rotary tables) */
     uint64_t weights, ropes;             /* stored weights (on a device, and random ones); rotary tables of a device */
     uint64_t activations, logits, kv, states, reserve;   /* reserve: of a device, for what its libraries and copies of batches take */

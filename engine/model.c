@@ -471,16 +471,26 @@ dtype model_dtype(const model *m) { return m->embed.type; }
 
 /* ---- run ---- */
 
-void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, act *hidden)
+void model_begin(model *m, const ops_batch *batch)
 {
     FL_ASSERT(m->o && batch->n_rows > 0 && batch->n_rows <= m->n_rows_max);
     for (int32_t i = 0; i < batch->n_rows; i++)
         for (int k = 0; k < 2; k++) if (m->ropes[k].memory) rope_table_reach(&m->ropes[k], batch->positions[i]);
     m->o->begin(m->o, batch);
+}
+
+void model_run(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, act *hidden)
+{
     m->family->forward(&m->view, batch, kv, states, m->x);
     if (batch->n_logits == 0) return;
     m->o->gather(m->o, m->picked, m->x, m->config.hidden, batch);
     m->o->rms_norm(m->o, hidden, m->picked, &m->final_norm, m->config.norm_add, m->config.norm_eps, batch->n_logits, m->config.hidden);
+}
+
+void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, act *hidden)
+{
+    model_begin(m, batch);
+    model_run(m, batch, kv, states, hidden);
 }
 
 void model_logits(model *m, const act *hidden, int32_t n_rows, float *logits)

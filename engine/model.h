@@ -56,8 +56,11 @@ const weight_files *model_weights(const model *m);       /* NULL when they are r
 int32_t model_context(const model *m);
 dtype   model_dtype(const model *m);                     /* of the embedding table */
 
-/* Run the rows of `batch`, writing their keys, values and states, and store the final-norm hidden rows of batch->logit_rows in hidden [n_logits, config.hidden]. */
-void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, act *hidden);
+/* Run the rows of `batch`, writing their keys, values and states, and store the final-norm hidden rows of batch->logit_rows in hidden [n_logits, config.hidden]: what goes to the
+ * device first, and calls that can be replayed (ops.h) once that is done. */
+void model_begin(model *m, const ops_batch *batch);
+void model_run(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, act *hidden);
+void model_forward(model *m, const ops_batch *batch, kv_cache *kv, state_pool *states, act *hidden);     /* both */
 
 /* logits [n_rows, n_vocab] of hidden rows. All of these are the device's memory. */
 void model_logits(model *m, const act *hidden, int32_t n_rows, float *logits);

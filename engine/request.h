@@ -16,6 +16,7 @@ typedef struct {
     bool is_over;                    /* finished, failed or cancelled */
     sequence *seq;                   /* owned, in the scheduler while not outside; NULL before the fork and when over */
     int32_t *ids, n_ids, capacity;   /* owned; generated so far */
+    int32_t n_ahead, choice;         /* tokens chosen by the device in steps under way, behind ids; and the last one's place among the choices of its step */
     float *logprobs;                 /* owned [capacity]; NULL without logprobs, as the next two */
     int32_t *top_ids; float *top_logprobs;       /* owned [capacity * n_top] */
     stop_cursor cursor;
@@ -33,6 +34,8 @@ struct request {
     sequence *trunk;                 /* owned; computes the prompt; NULL after the fork */
     float *prompt_logprobs; int32_t *prompt_top_ids; float *prompt_top_logprobs;     /* owned, as fl_result's; NULL unless asked for, or given away */
     bool is_failed;                  /* a row of logits was not a number */
+    int32_t n_in_flight;             /* choices under way that name it; it is freed with the last of them */
+    bool is_dropped;                 /* forgotten, and in no list: freed with its last choice */
     request *next, *previous;        /* in the engine's list, oldest first */
 };
 

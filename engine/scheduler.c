@@ -225,7 +225,7 @@ static fl_status grow_residents(scheduler *s, fl_err *err)
 {
     for (int32_t i = 0; i < s->n_resident; i++) {
         sequence *seq = s->resident[i];
-        if (seq->n_cached < seq->n_prompt || kv_blocks_of((int64_t)seq->n_cached + 1) <= seq->table.n_blocks) continue;
+        if (seq->is_resting || seq->n_cached < seq->n_prompt || kv_blocks_of((int64_t)seq->n_cached + 1) <= seq->table.n_blocks) continue;
         while (seq->place == SEQ_RESIDENT && kv_cache_blocks_free(s->kv) == 0) {
             fl_status st = free_some(s, err);
             if (st != FL_OK) return st;
@@ -293,9 +293,10 @@ fl_status scheduler_plan(scheduler *s, const plan_entry **entries, int32_t *n, f
     if (st != FL_OK) return st;
 
     /* A chunk for every prompt as far as the budget goes, then what is left of it to the oldest ones: none waits behind a long prompt, and few are under way at a time. */
-    int32_t n_entries = 0, left = s->prefill_budget;
+    int32_t n_entries = 0, n_resting = 0, left = s->prefill_budget;
     for (int32_t i = 0; i < s->n_resident; i++) {
         sequence *seq = s->resident[i];
+        if (seq->is_resting) { n_resting++; continue; }
         plan_entry entry = { seq, seq->n_cached, 1, seq->n_cached < seq->n_prompt };
         if (entry.is_prefill) {
             entry.n_rows = seq->n_prompt - seq->n_cached < OPS_BLOCK_TOKENS ? seq->n_prompt - seq->n_cached : OPS_BLOCK_TOKENS;
@@ -311,7 +312,7 @@ fl_status scheduler_plan(scheduler *s, const plan_entry **entries, int32_t *n, f
         entry->n_rows += more;
         left -= more;
     }
-    FL_ASSERT(n_entries > 0 || (s->n_resident == 0 && s->n_waiting == 0));
+    FL_ASSERT(n_entries > 0 || n_resting > 0 || (s->n_resident == 0 && s->n_waiting == 0));
     *entries = s->entries;
     *n = n_entries;
     return FL_OK;
@@ -333,11 +334,13 @@ void scheduler_remove(scheduler *s, sequence *seq)
 
 fl_status scheduler_fork(scheduler *s, const sequence *from, sequence *const *children, int32_t n, fl_err *err)
 {
-    FL_ASSERT(from->place == SEQ_RESIDENT && n >= 1);
-    seq_image *image;
-    fl_status st = image_make(s, &image, from, from->n_cached / OPS_BLOCK_TOKENS, err);
-    if (st != FL_OK) return st;
-    image->n_owners = n;
+    FL_ASSERT(n >= 1 && (from->place == SEQ_RESIDENT || from->image));
+    seq_image *image = from->image;
+    if (!image) {
+        fl_status st = image_make(s, &image, from, from->n_cached / OPS_BLOCK_TOKENS, err);
+        if (st != FL_OK) return st;
+    }
+    image->n_owners += n;
     for (int32_t i = 0; i < n; i++) {
         FL_ASSERT(children[i]->place == SEQ_OUTSIDE && !children[i]->image);
         children[i]->n_cached = from->n_cached;

@@ -5,7 +5,7 @@
  *                       └──── preempt ─────┘     (KV blocks and state copied to host memory, later back, bit for bit)
  *
  * Order    older requests first, then lower samples. The waiting queue is admitted in that order and its head blocks the rest; the youngest is preempted first. So
- *          the oldest resident sequence runs in every step until it ends, and a pool that holds one full context suffices for any load.
+ *          the oldest resident sequence runs in every step until it ends (unless it rests), and a pool that holds one full context suffices for any load.
  * Prompts  run in 64-token chunks at absolute positions, as many in a step as the prefill budget holds: one for every prompt, what is left for the oldest.
  * Bits     the schedule decides when a row is computed, never what.
  * Threads  belongs to the engine thread. */
@@ -28,6 +28,7 @@ typedef struct sequence {
     uint32_t sample;
     int32_t n_prompt;                /* positions computed in prefill form */
     int32_t n_cached;                /* positions whose KV and state are held: 0 .. n_cached - 1 */
+    bool is_resting;                 /* set by the caller: no row of it runs for now, since what it goes on with is not known yet */
     seq_place place;
     int32_t slot;                    /* resident: state slot */
     block_table table;               /* resident: owned */
@@ -45,11 +46,12 @@ void      scheduler_close(scheduler *s);                 /* accepts NULL; every 
 void scheduler_add(scheduler *s, sequence *seq);         /* from outside to the waiting queue; seq is borrowed until it is outside again */
 void scheduler_remove(scheduler *s, sequence *seq);      /* frees what it holds, wherever it is */
 
-/* Admit, grow and preempt, then fill *entries [*n] (borrowed until the next call), oldest first; *n is 0 only when no sequence is left. The caller runs all
- * of them, then adds n_rows to each seq->n_cached. FL_FULL when host memory for a preempted sequence is lacking. */
+/* Admit, grow and preempt, then fill *entries [*n] (borrowed until the next call), oldest first; *n is 0 only when no sequence is left or all that are resident rest. The caller
+ * runs all of them, then adds n_rows to each seq->n_cached; or it runs none and plans again. FL_FULL when host memory for a preempted sequence is lacking. */
 fl_status scheduler_plan(scheduler *s, const plan_entry **entries, int32_t *n, fl_err *err);
 
-/* Let `children` [n] (outside, n >= 1) go on from resident `from` at its n_cached: they share its full blocks and wait in the queue. FL_FULL without memory. */
+/* Let `children` [n] (outside, n >= 1) go on from `from` at its n_cached, which is resident or was preempted: they share its full blocks, or its image, and wait in the queue. FL_FULL
+ * without memory. */
 fl_status scheduler_fork(scheduler *s, const sequence *from, sequence *const *children, int32_t n, fl_err *err);
 
 int32_t  scheduler_resident(const scheduler *s);

@@ -47,6 +47,8 @@ typedef struct {
     int32_t n_rows;                      /* token rows in x */
     int32_t n_seqs;
     const int32_t *ids;                  /* [n_rows] token ids */
+    const int32_t *ids_from;             /* [n_rows] where >= 0, the row's id is chosen[ids_from] instead, which only the device knows yet (0 for a chosen -1); NULL = of no row */
+    const int32_t *chosen;               /* the device's memory: ids that sample() chose before */
     const int32_t *positions;            /* [n_rows] absolute */
     const int32_t *seq_of_row;           /* [n_rows] */
     const int32_t *row_begin;            /* [n_seqs + 1] first row of each sequence */
@@ -54,6 +56,7 @@ typedef struct {
     const int32_t *state_slots;          /* [n_seqs] recurrent-state slot */
     const int32_t *block_tables;         /* [n_seqs, table_stride] KV block of each 64 positions */
     int32_t table_stride;
+    int32_t reach;                       /* no decode row attends to more positions: the sizes of launches depend on it, no bits do. 0 = what `positions` say */
     const int32_t *logit_rows;           /* [n_logits] the rows whose logits are wanted, ascending */
     int32_t n_logits;
 } ops_batch;
@@ -112,6 +115,12 @@ struct ops {
     /* As upload, but `from` (memory of take_host) must stay as it is until wait_upload() of the same turn, 0 or 1: two buffers that are filled while the other travels. */
     void (*begin_upload)(ops *o, void *to, const void *from, size_t n_bytes, int turn);
     void (*wait_upload)(ops *o, int turn);
+    /* Copies whose bytes are in `to` (memory of take_host) after wait_download() of the same turn, 0 or 1: a step's results leave while the next one runs. All that were begun
+     * for a turn are waited for together. FL_GPU as finish(), of what came before them. */
+    void (*begin_download)(ops *o, void *to, const void *from, size_t n_bytes, int turn);
+    fl_status (*wait_download)(ops *o, int turn, fl_err *err);
+    /* Seconds that the device worked, from a begin() to the first wait_download() for what came after it, of all steps so far. NULL where it is not measured. */
+    double (*busy_seconds)(const ops *o);
     /* From device to device. */
     void (*copy)(ops *o, void *to, const void *from, size_t n_bytes);
     /* to[i] = middle + reach * r(seed, i), i < n: r in -1 .. 1 is random_value() below. type is F32, BF16 or F16. */
@@ -131,7 +140,23 @@ struct ops {
     /* The batch that the calls up to the next begin() are about; its arrays are borrowed until then. */
     void (*begin)(ops *o, const ops_batch *b);
 
-    /* y[r] = table[b.ids[r]] * scale */
+    /* Work that comes again and again, launched at once (a CUDA graph). NULL where that gains nothing or TOKENFLEET_GRAPHS is 0: then calls are just made. Else
+     *
+     *     o->begin(o, &b); o->sample_begin(...);       the lists: outside
+     *     while (!o->replay(o, key)) {
+     *         ...calls...
+     *         if (o->record_end(o, note)) break;
+     *     }
+     *
+     * replay() true: the calls that were recorded under `key` are made, with what lists now hold. False: they are to be made, up to record_end(); the first time for a key they are
+     * just made, the second time recorded. record_end() true: they are made; false: they are to be made again (note [OPS_NOTE_BYTES]: a line for the log, or empty).
+     * For one key the calls must be the same, with the same arguments: a batch of the same numbers of rows, sequences and logits, the same table_stride and reach, of decode rows
+     * alone, with ids_from; whatever else decides calls (n_top, what sample_begin() says) belongs into the key. Among them no upload, download, take or finish. Recordings are
+     * bounded; the one that was not used for longest goes. */
+    bool (*replay)(ops *o, uint64_t key);
+    bool (*record_end)(ops *o, char *note);
+
+    /* y[r] = table[b.ids[r]] * scale, or of the chosen id (ids_from) */
     void (*embed)(ops *o, float *y, const weight *table, float scale, const ops_batch *b);
     /* y = x * (w + w_add) / sqrt(mean(x^2) + eps), row by row of `dim`; w_add is 0 or 1 */
     void (*rms_norm)(ops *o, act *y, const float *x, const weight *w, float w_add, float eps, int32_t n_rows, int32_t dim);
@@ -195,10 +220,13 @@ struct ops {
 
     /* Choosing tokens on the device; NULL on the CPU, where the engine runs the chain itself. For at most so many rows and barred ids in a call, and contexts of n_context. */
     fl_status (*sampler_reserve)(ops *o, int32_t n_rows, int32_t n_barred, int32_t n_context, int32_t n_vocab, fl_err *err);
-    /* ids [n_rows] = the ids that engine/sampler.h's chain chooses from logits [.., n_vocab] (bit for bit), -1 where a logit is NaN or none is above -inf. rows and
-     * barred are the host's; counts [slots, n_vocab] (count_ids); NULL without penalties. */
-    void (*sample)(ops *o, int32_t *ids, const float *logits, const ops_sampling *rows, int32_t n_rows, const int32_t *barred, int32_t n_barred, uint32_t *counts, int32_t n_vocab);
-    /* For the rows of the last sample(): logprobs [n_rows] of ids, and the n_top best [n_rows, n_top], as logprobs_of() of engine/sampler.h; no logprob for an id of -1.
+    /* The rows that the calls up to the next sample_begin() choose for: rows and barred are the host's, free to change when this returns. Returns what sample()'s launches depend on
+     * beside its arguments (replay's key). */
+    uint32_t (*sample_begin)(ops *o, const ops_sampling *rows, int32_t n_rows, const int32_t *barred, int32_t n_barred);
+    /* ids [n_rows] = the ids that engine/sampler.h's chain chooses from logits [.., n_vocab] (bit for bit), -1 where a logit is NaN or none is above -inf. n_rows is
+     * sample_begin()'s; counts [slots, n_vocab] (count_ids); NULL without penalties. */
+    void (*sample)(ops *o, int32_t *ids, const float *logits, int32_t n_rows, uint32_t *counts, int32_t n_vocab);
+    /* For the rows of sample(): logprobs [n_rows] of ids, and the n_top best [n_rows, n_top], as logprobs_of() of engine/sampler.h; no logprob for an id of -1.
      * lse is of the logits' rows. */
     void (*sample_logprobs)(ops *o, float *logprobs, int32_t *top_ids, float *top_logprobs, const int32_t *ids, const float *logits, const float *lse, int32_t n_top, int32_t n_rows,
                             int32_t n_vocab);

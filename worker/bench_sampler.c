@@ -102,7 +102,11 @@ static void call_cpu(bench_case *b, const sampling *p, int32_t turn)
     }
 }
 
-static void enqueue(bench_case *b) { b->o->sample(b->o, b->ids, b->logits, b->rows, b->n_rows, NULL, 0, b->counts, b->n_vocab); }
+static void enqueue(bench_case *b)
+{
+    b->o->sample_begin(b->o, b->rows, b->n_rows, NULL, 0);
+    b->o->sample(b->o, b->ids, b->logits, b->n_rows, b->counts, b->n_vocab);
+}
 
 static void call_way(bench_case *b, way w, const sampling *p, int32_t turn)
 {

@@ -132,6 +132,27 @@ static void cuda_wait_upload(ops *table, int turn)
     cuda_keep(o, cudaEventSynchronize(o->is_uploaded[turn]), "a copy to the GPU");
 }
 
+static void cuda_begin_download(ops *table, void *to, const void *from, size_t n_bytes, int turn)
+{
+    ops_cuda *o = cuda_of(table);
+    if (n_bytes > 0) cuda_keep(o, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyDeviceToHost, o->stream), "a copy from the GPU");
+    cuda_keep(o, cudaEventRecord(o->is_downloaded[turn], o->stream), "a copy from the GPU");
+    if (!o->is_counted) o->begun_turn[turn] = o->turn;
+    o->is_counted = true;
+}
+
+static fl_status cuda_wait_download(ops *table, int turn, fl_err *err)
+{
+    ops_cuda *o = cuda_of(table);
+    float ms = 0.0f;
+    if (!cuda_keep(o, cudaEventSynchronize(o->is_downloaded[turn]), "one of the step's kernels")) return table->finish(table, err);
+    if (o->begun_turn[turn] >= 0 && cuda_keep(o, cudaEventElapsedTime(&ms, o->is_begun[o->begun_turn[turn]], o->is_downloaded[turn]), "the time of a step")) o->busy_seconds += ms * 1e-3;
+    o->begun_turn[turn] = -1;
+    return o->error == cudaSuccess ? FL_OK : table->finish(table, err);
+}
+
+static double cuda_busy_seconds(const ops *table) { return ((const ops_cuda *)table)->busy_seconds; }
+
 static void cuda_copy(ops *table, void *to, const void *from, size_t n_bytes)
 {
     ops_cuda *o = cuda_of(table);
@@ -184,7 +205,7 @@ static void list_work(cuda_batch *d, const ops_batch *b, cuda_tile *tiles, cuda_
         const int32_t begin = b->row_begin[s], n = b->row_begin[s + 1] - begin, position = b->positions[begin];
         const cuda_run run = { begin, n, s, b->state_slots ? b->state_slots[s] : -1, position, d->n_tiles };
         if (!b->is_prefill[s]) {
-            FL_ASSERT(n == 1);
+            FL_ASSERT(n == 1 && (b->reach == 0 || position < b->reach));
             if (tiles) decodes[d->n_decodes] = run;
             d->n_decodes++;
             if (position + 1 > d->most_context) d->most_context = position + 1;
@@ -199,12 +220,14 @@ static void list_work(cuda_batch *d, const ops_batch *b, cuda_tile *tiles, cuda_
             d->n_tiles++;
         }
     }
+    if (b->reach > 0) d->most_context = b->reach;
 }
 
 static bool reserve_lists(ops_cuda *o, size_t n_bytes)
 {
     if (n_bytes <= o->list_bytes) return true;
     const size_t grown = n_bytes;
+    graphs_forget(o);
     if (!cuda_keep(o, cudaStreamSynchronize(o->stream), "one of the step's kernels")) return false;
     for (int i = 0; i < 2; i++) {
         if (o->staging[i]) cudaFreeHost(o->staging[i]);
@@ -225,7 +248,7 @@ static fl_status cuda_reserve(ops *table, const ops_limits *limits, fl_err *err)
 {
     ops_cuda *o = cuda_of(table);
     const size_t rows = (size_t)limits->n_rows, seqs = (size_t)limits->n_seqs, word = sizeof(int32_t), chunks = seqs + rows / OPS_BLOCK_TOKENS + 1;
-    const size_t n_bytes = 3 * rows * word + (size_t)limits->n_logits * word + seqs * (size_t)limits->seq_blocks * word + chunks * sizeof(cuda_tile) + 2 * seqs * sizeof(cuda_run) + 8 * 16;
+    const size_t n_bytes = 4 * rows * word + (size_t)limits->n_logits * word + seqs * (size_t)limits->seq_blocks * word + chunks * sizeof(cuda_tile) + 2 * seqs * sizeof(cuda_run) + 9 * 16;
     if (reserve_lists(o, n_bytes)) return FL_OK;
     if (o->error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
@@ -244,7 +267,8 @@ static void cuda_begin(ops *table, const ops_batch *b)
     d.n_seqs = b->n_seqs;
     d.n_logits = b->n_logits;
     d.table_stride = b->table_stride;
-    size_t at[8] = { 0 };
+    d.chosen = b->chosen;
+    size_t at[9] = { 0 };
     packer p = { NULL, 0 };
     list_work(&d, b, NULL, NULL, NULL);
     if (o->error != cudaSuccess) return;
@@ -257,6 +281,7 @@ static void cuda_begin(ops *table, const ops_batch *b)
         at[5] = pack(&p, NULL, (size_t)d.n_tiles * sizeof(cuda_tile));
         at[6] = pack(&p, NULL, (size_t)d.n_prefills * sizeof(cuda_run));
         at[7] = pack(&p, NULL, (size_t)d.n_decodes * sizeof(cuda_run));
+        at[8] = pack(&p, b->ids_from, b->ids_from ? rows * word : 0);
         if (pass == 1) break;
         if (!reserve_lists(o, p.n_bytes)) return;
         o->turn ^= 1;
@@ -265,6 +290,9 @@ static void cuda_begin(ops *table, const ops_batch *b)
         p.n_bytes = 0;
     }
     list_work(&d, b, (cuda_tile *)(p.base + at[5]), (cuda_run *)(p.base + at[6]), (cuda_run *)(p.base + at[7]));
+    for (int i = 0; i < 2; i++) if (o->begun_turn[i] == o->turn) o->begun_turn[i] = -1;
+    cuda_keep(o, cudaEventRecord(o->is_begun[o->turn], o->stream), "the time of a step");
+    o->is_counted = false;
     if (p.n_bytes > 0) cuda_keep(o, cudaMemcpyAsync(o->lists, p.base, p.n_bytes, cudaMemcpyHostToDevice, o->stream), "a copy of the batch to the GPU");
     cuda_keep(o, cudaEventRecord(o->is_copied[o->turn], o->stream), "a copy of the batch to the GPU");
     char *lists = (char *)o->lists;
@@ -276,6 +304,7 @@ static void cuda_begin(ops *table, const ops_batch *b)
     d.tiles = (const cuda_tile *)(lists + at[5]);
     d.prefills = (const cuda_run *)(lists + at[6]);
     d.decodes = (const cuda_run *)(lists + at[7]);
+    d.ids_from = b->ids_from ? (const int32_t *)(lists + at[8]) : NULL;
     o->batch = d;
 }
 
@@ -289,7 +318,10 @@ static void cuda_close(ops *table)
         if (o->staging[i]) cudaFreeHost(o->staging[i]);
         if (o->is_copied[i]) cudaEventDestroy(o->is_copied[i]);
         if (o->is_uploaded[i]) cudaEventDestroy(o->is_uploaded[i]);
+        if (o->is_downloaded[i]) cudaEventDestroy(o->is_downloaded[i]);
+        if (o->is_begun[i]) cudaEventDestroy(o->is_begun[i]);
     }
+    graphs_close(o);
     if (o->lists) cudaFree(o->lists);
     attention_close(o);
     sampler_close(o);
@@ -311,7 +343,7 @@ template <typename T> static fl_status install_all(ops_cuda *o, fl_err *err)
     if (st == FL_OK) st = linear_install<T>(o, err);
     if (st == FL_OK) st = moe_install<T>(o, err);
     sampler_install(o);
-    return st;
+    return st == FL_OK ? graphs_install(o, err) : st;
 }
 
 extern "C" fl_status cuda_ops_open(ops **out, int32_t index, cuda_precision precision, fl_err *err)
@@ -340,6 +372,9 @@ extern "C" fl_status cuda_ops_open(ops **out, int32_t index, cuda_precision prec
     o->table.download_rows = cuda_download_rows;
     o->table.begin_upload = cuda_begin_upload;
     o->table.wait_upload = cuda_wait_upload;
+    o->table.begin_download = cuda_begin_download;
+    o->table.wait_download = cuda_wait_download;
+    o->table.busy_seconds = cuda_busy_seconds;
     o->table.copy = cuda_copy;
     o->table.fill_random = cuda_fill_random;
     o->table.reserve = cuda_reserve;
@@ -350,6 +385,9 @@ extern "C" fl_status cuda_ops_open(ops **out, int32_t index, cuda_precision prec
     for (int i = 0; i < 2 && e == cudaSuccess; i++) {
         e = cudaEventCreateWithFlags(&o->is_copied[i], cudaEventDisableTiming);
         if (e == cudaSuccess) e = cudaEventCreateWithFlags(&o->is_uploaded[i], cudaEventDisableTiming);
+        if (e == cudaSuccess) e = cudaEventCreate(&o->is_downloaded[i]);
+        if (e == cudaSuccess) e = cudaEventCreate(&o->is_begun[i]);
+        o->begun_turn[i] = -1;
     }
     if (e != cudaSuccess) st = fl_fail(err, FL_GPU, "cuda: GPU %d cannot be opened: %s", index, cudaGetErrorString(e));
     else if (precision == CUDA_F32) st = install_all<float>(o, err);

@@ -1,6 +1,8 @@
 /* cuda_ops.h - what the CUDA kernels share: the object behind `ops`, the step's batch on the device, launching, and the types of activations.
  * Files    one family of kernels a file; each defines its install function, which fills its entries of the table for one activation type.
  * Order    every kernel and copy goes to one stream, so calls happen in the order they were made. Nothing is allocated between two calls of begin().
+ * Graphs   a step of decode rows is recorded (cuda_graph.cu): between replay() and record_end() an op only launches, with arguments that are equal whenever the key is. So no
+ *          waiting, no copy from the host's memory, no event, and no choice of the host's by anything but sizes, pointers and what is in the key.
  * Errors   launch() remembers the first error and the kernel's name and launches nothing after it; finish() tells (FL_GPU).
  * Bits     no floating-point atomics; a grid may depend on the batch, what one row's sum is made of may not (kernels/ops.h, ops/DESIGN.md section 7).
  * Threads  as ops.h: one engine thread. */
@@ -25,8 +27,9 @@ typedef struct { int32_t row, n_rows, seq, slot, position, tile; } cuda_run;
 typedef struct {
     int32_t n_rows, n_seqs, n_logits, table_stride;
     int32_t n_tiles, n_prefills, n_decodes;
-    int32_t most_context;                /* positions that the longest decode row attends to, itself among them */
+    int32_t most_context;                /* positions that the longest decode row attends to, itself among them; or ops_batch's reach */
     const int32_t *ids, *positions, *seq_of_row, *logit_rows;
+    const int32_t *ids_from, *chosen;    /* [n_rows] or NULL: see ops_batch */
     const int32_t *block_tables;         /* [n_seqs, table_stride] */
     const cuda_tile *tiles;              /* [n_tiles] of all prompts, in row order */
     const cuda_run *prefills;            /* [n_prefills] */
@@ -34,6 +37,7 @@ typedef struct {
 } cuda_batch;
 
 struct cuda_sampler;
+struct cuda_graphs;
 typedef struct {
     ops table;                           /* first: an ops * is an ops_cuda * */
     int device, sm, n_multiprocessors;
@@ -44,6 +48,11 @@ typedef struct {
     void *staging[2]; void *lists; size_t list_bytes; int32_t turn;      /* owned: pinned, twice; their copy on the device */
     cudaEvent_t is_copied[2];            /* the staging buffer may be written again */
     cudaEvent_t is_uploaded[2];          /* begin_upload of a turn is done */
+    cudaEvent_t is_downloaded[2];        /* begin_download of a turn is done, as the next with its time */
+    cudaEvent_t is_begun[2];             /* the work before begin() is done; by the turn of `staging` */
+    int32_t begun_turn[2];               /* of begin_download's turn: which of is_begun its step has, -1 = its time is counted already */
+    bool is_counted; double busy_seconds;
+    struct cuda_graphs *graphs;          /* owned by cuda_graph.cu; NULL where nothing is recorded */
     char numerics[160];                  /* table.numerics: "sm90", then what products add */
     struct cuda_sampler *sampler;        /* owned by cuda_sampler.cu; NULL before sampler_reserve */
     void *linear, *moe, *attention, *delta;  /* owned by the files of those names: opened by their install, freed by their close */
@@ -85,6 +94,9 @@ template <typename T> fl_status moe_install(ops_cuda *o, fl_err *err);          
 void router_install(ops_cuda *o);                                                /* cuda_router.cu: moe_route, moe_route_sigmoid; called by moe_install */
 void sampler_install(ops_cuda *o);                                               /* cuda_sampler.cu */
 void sampler_close(ops_cuda *o);
+fl_status graphs_install(ops_cuda *o, fl_err *err);                              /* cuda_graph.cu: replay, record_end, where TOKENFLEET_GRAPHS and TOKENFLEET_CUDA_SYNC let it */
+void graphs_forget(ops_cuda *o);         /* what was recorded: memory that it names has moved */
+void graphs_close(ops_cuda *o);
 void linear_close(ops_cuda *o);
 void attention_close(ops_cuda *o);
 void delta_close(ops_cuda *o);

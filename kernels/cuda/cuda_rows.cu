@@ -24,13 +24,16 @@ template <typename F, typename... Parameters> static void launch_groups(ops *o, 
 
 /* ---- rows by index ---- */
 
-template <typename T> static __global__ void embed_rows(float *y, const T *table, float scale, const int32_t *ids, int64_t n_rows, int32_t dim)
+/* from: where the id of a row is one that sample() chose, its place among the chosen ones, else -1; NULL = nowhere. */
+template <typename T>
+static __global__ void embed_rows(float *y, const T *table, float scale, const int32_t *ids, const int32_t *from, const int32_t *chosen, int64_t n_rows, int32_t dim)
 {
     int64_t r;
     int32_t i;
     if (!group_of_thread(n_rows, dim, &r, &i)) return;
+    const int32_t id = from && from[r] >= 0 ? max(chosen[from[r]], 0) : ids[r];
     float v[GROUP];
-    group_take(v, table + static_cast<size_t>(ids[r]) * dim + i, dim - i);
+    group_take(v, table + static_cast<size_t>(id) * dim + i, dim - i);
 #pragma unroll
     for (int k = 0; k < GROUP; k++) v[k] *= scale;
     group_give(y + r * dim + i, v, dim - i);
@@ -39,7 +42,8 @@ template <typename T> static __global__ void embed_rows(float *y, const T *table
 template <typename T> static void cuda_embed(ops *o, float *y, const weight *table, float scale, const ops_batch *b)
 {
     FL_ASSERT(b->ids && table->data);
-    launch_groups(o, "embed", embed_rows<T>, b->n_rows, table->n_cols, y, static_cast<const T *>(table->data), scale, cuda_of(o)->batch.ids);
+    const cuda_batch *d = &cuda_of(o)->batch;
+    launch_groups(o, "embed", embed_rows<T>, b->n_rows, table->n_cols, y, static_cast<const T *>(table->data), scale, d->ids, d->ids_from, d->chosen);
 }
 
 static __global__ void gather_rows(float *y, const float *x, const int32_t *rows, int64_t n_rows, int32_t dim)

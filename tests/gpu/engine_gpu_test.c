@@ -1,5 +1,5 @@
 /* What a request yields on a GPU depends on the request and the model alone: on a model of each family, and one of quantized weights, the same bytes for every batch limit, prefill budget and KV pool, for samples
- * together or apart in any order of arrival, and again; in 16 bits and in fp32. */
+ * together or apart in any order of arrival, with steps recorded as graphs and without; in 16 bits and in fp32. */
 #include "../property/engine_rows.h"
 #include "gpu_open.h"
 
@@ -30,9 +30,12 @@ static void results_depend_on_the_request_alone(void **state)
     make_rows(20240611, is_demo ? 1024 : is_gguf ? 64 : 256);
     const engine_options plain = { .model = path, .context_max = CONTEXT, .kv_tokens = 64 * CONTEXT };
     engine_options o = plain;
+    setenv("TOKENFLEET_GRAPHS", "0", 1);
     o.ops = gpu_open(precision);
+    assert_null(o.ops->replay);
     run_rows(&expected, &o, false);
-    check_setting(name, "again", plain, false);
+    unsetenv("TOKENFLEET_GRAPHS");
+    check_setting(name, "with graphs", plain, false);
     o = plain; o.batch_max = 1;                                             check_setting(name, "batch 1", o, false);
     o.batch_max = 7; o.prefill_budget = 64;                                 check_setting(name, "batch 7, budget 64", o, false);
     o.batch_max = 64; o.prefill_budget = 512;                               check_setting(name, "batch 64, budget 512", o, true);

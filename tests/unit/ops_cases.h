@@ -181,7 +181,8 @@ static void case_batch_make(op_case *c, case_batch *cb, int32_t most_seqs, int32
         for (int32_t i = 0; i < n; i++, r++) { cb->positions[r] = first + i; cb->seq_of_row[r] = s; cb->ids[r] = 0; }
     }
     cb->row_begin[n_seqs] = r;
-    cb->b = (ops_batch){ r, n_seqs, cb->ids, cb->positions, cb->seq_of_row, cb->row_begin, cb->is_prefill, cb->state_slots, cb->tables, 8, cb->logit_rows, 0 };
+    cb->b = (ops_batch){ .n_rows = r, .n_seqs = n_seqs, .ids = cb->ids, .positions = cb->positions, .seq_of_row = cb->seq_of_row, .row_begin = cb->row_begin, .is_prefill = cb->is_prefill,
+                           .state_slots = cb->state_slots, .block_tables = cb->tables, .table_stride = 8, .logit_rows = cb->logit_rows };
 }
 
 /* Row r alone, as a generated token. */
@@ -190,7 +191,8 @@ static ops_batch case_row(const ops_batch *b, int32_t r)
     static const int32_t zero[2] = { 0, 1 };
     static const bool decode = false;
     int32_t s = b->seq_of_row[r];
-    return (ops_batch){ 1, 1, b->ids + r, b->positions + r, zero, zero, &decode, b->state_slots + s, b->block_tables + s * b->table_stride, b->table_stride, NULL, 0 };
+    return (ops_batch){ .n_rows = 1, .n_seqs = 1, .ids = b->ids + r, .positions = b->positions + r, .seq_of_row = zero, .row_begin = zero, .is_prefill = &decode, .state_slots = b->state_slots + s,
+                        .block_tables = b->block_tables + s * b->table_stride, .table_stride = b->table_stride };
 }
 
 /* --- results --- */

@@ -1,3 +1,0 @@
-# expect: error
-def аdd(a, b):
-    return a + b

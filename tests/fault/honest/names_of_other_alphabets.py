@@ -1,4 +1,0 @@
-# ---- completion
-def ａｄｄ(α, β):                       # Python reads the name as `add`
-    Σ = α + β
-    return Σ

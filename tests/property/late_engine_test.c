@@ -1,0 +1,189 @@
+/* The engine one step behind a device that chooses tokens itself (late_ops.h) gives the bytes of the engine on the CPU, which waits for every step: over settings, with preemptions, forks,
+ * cancels, rows without numbers and failing devices; and calls that could be replayed are the same calls each time. Prints its seed; TOKENFLEET_TEST_SEED replays another. */
+#include "engine_rows.h"
+#include "late_ops.h"
+
+#define DEMO OPS_DIR "/demo_model"
+#define MODELS TESTS_DIR "/golden/models/"
+
+static outcome expected, got;
+static uint64_t first_seed = 20261130;
+
+static late_ops *open_late(bool replays)
+{
+    fl_err err;
+    late_ops *l = late_open(replays, &err);
+    if (!l) fail_msg("%s", err.text);
+    return l;
+}
+
+/* n_same of the device, which run_rows closes with the engine. */
+static uint64_t n_same;
+static void close_counted(ops *o) { n_same = late_of(o)->n_same; late_close(o); }
+
+static void check_setting(const char *name, engine_options options, bool is_split, bool replays, bool fails_to_record)
+{
+    late_ops *l = open_late(replays);
+    l->fails_to_record = fails_to_record;
+    l->far.table.close = close_counted;
+    options.ops = &l->far.table;
+    run_rows(&got, &options, is_split);
+    check_same(name, &got, &expected);
+    assert_true(!replays || n_same > got.stats.steps / 3);
+    assert_true(got.stats.step_s >= got.stats.wait_s);
+}
+
+static void results_are_those_of_an_engine_that_waits(void **state)
+{
+    (void)state;
+    engine_options plain = { .model = DEMO, .n_threads = 1, .context_max = CONTEXT }, o = plain;
+    make_rows(first_seed, 1024);
+    run_rows(&expected, &plain, false);
+    o.batch_max = 24;                                                        check_setting("late", o, false, false, false);
+    check_setting("late, replayed", o, false, true, false);
+    o.batch_max = 7; o.prefill_budget = 64;                                  check_setting("late, batch 7, budget 64, a recording fails", o, true, true, true);
+    o = plain; o.kv_tokens = 2 * CONTEXT; o.batch_max = 16; o.prefill_budget = 128;  check_setting("late, pool for two", o, false, true, false);
+    assert_true(got.stats.preemptions > 0);
+    o.kv_tokens = CONTEXT;                                                   check_setting("late, pool for one, split, youngest first", o, true, false, false);
+}
+
+static void recurrent_and_mixed_models_are_the_same(void **state)
+{
+    static const char *const names[] = { "small_qwen3_5_moe", "small_laguna" };
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char path[300];
+        snprintf(path, sizeof path, MODELS "%s", names[i]);
+        const engine_options options = { .model = path, .n_threads = 1, .context_max = CONTEXT, .batch_max = 12, .prefill_budget = 256, .kv_tokens = 3 * CONTEXT };
+        make_rows(first_seed + i, 256);
+        run_rows(&expected, &options, false);
+        check_setting(names[i], options, false, true, i == 0);
+        assert_true(got.stats.preemptions > 0);
+    }
+}
+
+/* ---- requests that are cancelled, and rows without numbers ---- */
+
+typedef struct { bool is_cancelled[N_REQUESTS][SAMPLES_MAX], is_failed[N_REQUESTS]; } fates;
+
+static void cancel_somebody(engine *e, fates *f, int n_added)
+{
+    const int index = between(0, n_added - 1);
+    const uint32_t k = chance(50) ? UINT32_MAX : (uint32_t)between(0, (int32_t)rows[index].n_samples - 1);
+    engine_cancel(e, (uint64_t)index * SAMPLES_MAX, k);
+    for (uint32_t i = 0; i < rows[index].n_samples; i++) if (k == UINT32_MAX || k == i) f->is_cancelled[index][i] = true;
+}
+
+/* Run the rows, a few added before each step, with cancels in between or tokens that are none; what is heard of is what was expected. */
+static void run_disturbed(late_ops *l, engine_options options, bool cancels)
+{
+    engine *e = NULL;
+    engine_event events[3];
+    fl_err err;
+    fl_status st;
+    fates f = { 0 };
+    int32_t n, n_results = 0, n_failures = 0;
+    int next = 0;
+    memset(&got, 0, sizeof got);
+    options.ops = &l->far.table;
+    require(engine_open(&e, &options, &err), &err);
+    for (;;) {
+        for (int k = 0; next < N_REQUESTS && k < 3; k++, next++) add_row(e, next, 0, rows[next].n_samples);
+        if (cancels && chance(40)) cancel_somebody(e, &f, next);
+        if ((st = engine_step(e, events, 3, &n, &err)) != FL_OK) break;
+        for (int32_t i = 0; i < n; i++) {
+            const size_t index = events[i].tag / SAMPLES_MAX;
+            if (events[i].kind == ENGINE_FAILED) {
+                assert_true(l->nan_every > 0 && !f.is_failed[index]);
+                f.is_failed[index] = true;
+                n_failures++;
+                continue;
+            }
+            assert_false(f.is_cancelled[index][events[i].sample] || f.is_failed[index]);
+            keep_result(&got, &events[i]);
+            assert_true(XXH128_isEqual(got.hash[index][events[i].sample], expected.hash[index][events[i].sample]));
+            n_results++;
+        }
+    }
+    if (st != FL_AGAIN) fail_msg("%s", err.text);
+    for (int i = 0; i < N_REQUESTS; i++)
+        for (uint32_t k = 0; k < rows[i].n_samples; k++) assert_true(f.is_failed[i] || f.is_cancelled[i][k] || got.hash[i][k].low64 != 0);
+    const engine_stats stats = engine_read_stats(e);
+    assert_int_equal(stats.running + stats.waiting, 0);
+    assert_int_equal(stats.kv_tokens_used, 0);
+    engine_close(e);
+    print_message("%d results, %d failures, %llu preemptions\n", n_results, n_failures, (unsigned long long)stats.preemptions);
+    assert_true(n_results > 3 && (n_failures > 0) == !cancels);
+}
+
+static void cancelled_and_failed_rows_disturb_nobody(void **state)
+{
+    (void)state;
+    engine_options options = { .model = MODELS "small_qwen3_5_moe", .n_threads = 1, .context_max = CONTEXT, .batch_max = 9, .prefill_budget = 128 };
+    make_rows(first_seed + 7, 256);
+    run_rows(&expected, &options, false);
+    options.kv_tokens = 2 * CONTEXT;
+    for (int i = 0; i < 4; i++) run_disturbed(open_late(i % 2), options, true);
+    for (int i = 0; i < 2; i++) {
+        late_ops *l = open_late(i % 2);
+        l->nan_every = (uint64_t)between(150, 250);
+        run_disturbed(l, options, false);
+    }
+}
+
+static void failing_device_ends_the_engine_wherever_it_fails(void **state)
+{
+    (void)state;
+    make_rows(first_seed + 11, 256);
+    for (int64_t n = 0; n < 24; n += 1 + n / 3) {
+        late_ops *l = open_late(n % 2);
+        engine *e = NULL;
+        engine_event events[8];
+        int32_t n_events;
+        fl_err err;
+        fl_status st;
+        require(engine_open(&e, &(engine_options){ .model = MODELS "small_qwen3", .ops = &l->far.table, .context_max = CONTEXT, .batch_max = 8, .prefill_budget = 64 }, &err), &err);
+        l->n_waits_left = n;
+        for (int i = 0; i < 6; i++) add_row(e, i, 0, rows[i].n_samples);
+        while ((st = engine_step(e, events, 8, &n_events, &err)) == FL_OK)
+            for (int32_t i = 0; i < n_events; i++) { if (events[i].result) fl_result_free(events[i].result); free(events[i].result); }
+        assert_int_equal(st, FL_GPU);
+        assert_non_null(strstr(err.text, "failed at attention"));
+        engine_close(e);
+    }
+}
+
+/* ---- steps that are taken apart ---- */
+
+/* 64 prompt positions and 6 first tokens are more than the 65 rows that a batch of one has room for. */
+static void step_without_room_runs_in_pieces(void **state)
+{
+    (void)state;
+    make_rows(first_seed + 13, 1024);
+    for (int i = 0; i < N_REQUESTS; i++) {
+        rows[i].n_samples = SAMPLES_MAX;
+        rows[i].n_prompt = i % 2 ? 64 : 128;
+        for (int32_t k = 0; k < rows[i].n_prompt; k++) rows[i].prompt[k] = between(0, 1023);
+        rows[i].sampling.n_prompt_top = i % 3;
+        rows[i].sampling.max_tokens = between(1, 4);
+        rows[i].sampling.min_tokens = 0;
+    }
+    engine_options options = { .model = DEMO, .n_threads = 1, .context_max = 192, .batch_max = 1, .prefill_budget = 64 };
+    run_rows(&expected, &options, false);
+    check_setting("late, more choices than room", options, false, false, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_are_those_of_an_engine_that_waits),
+        cmocka_unit_test(recurrent_and_mixed_models_are_the_same),
+        cmocka_unit_test(cancelled_and_failed_rows_disturb_nobody),
+        cmocka_unit_test(failing_device_ends_the_engine_wherever_it_fails),
+        cmocka_unit_test(step_without_room_runs_in_pieces),
+    };
+    const char *given = getenv("TOKENFLEET_TEST_SEED");
+    if (given) first_seed = strtoull(given, NULL, 10);
+    print_message("seed %llu\n", (unsigned long long)first_seed);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
