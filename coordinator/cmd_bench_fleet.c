@@ -133,18 +133,6 @@ static fl_status interrupted(fl_err *err)
     return fl_fail(err, FL_AGAIN, "interrupted; nothing is left of the bench");
 }
 
-/* False until the coordinator has written where it can be asked. */
-static bool read_endpoint(bench *b)
-{
-    char path[4200];
-    snprintf(path, sizeof path, "%s/" DAEMON_ENDPOINT_FILE, b->spool);
-    FILE *file = fopen(path, "re");
-    if (!file) return false;
-    b->endpoint[fread(b->endpoint, 1, sizeof b->endpoint - 1, file)] = '\0';
-    fclose(file);
-    return true;
-}
-
 static fl_status start_coordinator(bench *b, fl_err *err)
 {
     char bind[128];
@@ -158,7 +146,7 @@ static fl_status start_coordinator(bench *b, fl_err *err)
         if (is_interrupted()) return interrupted(err);
         if (waited > START_MS) return fl_fail(err, FL_TIMEOUT, "the coordinator did not come up within %d s", START_MS / 1000);
         poll(NULL, 0, WATCH_MS);
-        is_there = read_endpoint(b);
+        is_there = spool_read_endpoint(b->spool, b->endpoint);
     }
     b->found.at_start = bench_usage_of(b->coordinator);
     return st;

@@ -15,6 +15,7 @@
 #include "coordinator/set_fields.h"
 #include "coordinator/spawn.h"
 #include "coordinator/submit_job.h"
+#include "proto/demo_path.h"
 #include "proto/job_row.h"
 
 #define NAME "eval"
@@ -83,16 +84,43 @@ static bool is_set(const evaluation *e, const char *key)
     return found;
 }
 
+/* --temperature T, as a row would have it. */
+static fl_status check_temperature(const eval_options *o, fl_err *err)
+{
+    char setting[128], *json = NULL, *end = NULL;
+    flag_list one = { { setting }, 1 };
+    fl_err why;
+    if (!o->temperature) return FL_OK;
+    strtod(o->temperature, &end);
+    bool is_number = end != o->temperature && *end == '\0' && snprintf(setting, sizeof setting, "temperature=%s", o->temperature) < (int)sizeof setting;
+    fl_status st = is_number ? set_fields_json(&one, &json, &why) : FL_INVALID;
+    free(json);
+    return st == FL_OK ? FL_OK : fl_fail(err, FL_INVALID, "--temperature takes a number from 0 to 100, not '%.60s'", o->temperature);
+}
+
+/* What `run` would refuse is refused before anything is made. On a fleet a model is a name. */
+static fl_status check_models(const eval_options *o, fl_err *err)
+{
+    char path[4096];
+    for (int i = 0; i < o->models.n && !o->to; i++) {
+        fl_status st = fl_model_path(o->models.v[i], path, sizeof path, err);
+        if (st != FL_OK) return st;
+        if (strncmp(path, "random:", 7) != 0 && access(path, F_OK) != 0) return fl_fail_errno(err, errno, "the model %s cannot be used", path);
+    }
+    return FL_OK;
+}
+
 /* "temperature=0.2,0.8": a configuration for each model and value. */
 static fl_status make_configs(evaluation *e, fl_err *err)
 {
     const eval_options *o = e->o;
-    char key[64] = "", setting[400];
+    char setting[400];
+    fl_err why;
     const char *values = o->sweep ? strchr(o->sweep, '=') : NULL;
     fl_status st = check_settings(o, err);
     if (st != FL_OK) return st;
     if (!(e->configs = calloc(CONFIGS_MAX, sizeof *e->configs))) return fl_fail(err, FL_FULL, "no memory for a sweep");
-    if (o->sweep && (!values || values == o->sweep || values - o->sweep >= (ptrdiff_t)sizeof key || !values[1])) return fl_fail(err, FL_INVALID, "--sweep takes KEY=VALUE,VALUE,..., as in temperature=0.2,0.8, not '%.60s'", o->sweep);
+    if (o->sweep && (!values || values == o->sweep || values - o->sweep >= (ptrdiff_t)sizeof e->sweep_key || !values[1])) return fl_fail(err, FL_INVALID, "--sweep takes KEY=VALUE,VALUE,..., as in temperature=0.2,0.8, not '%.60s'", o->sweep);
     if (values) memcpy(e->sweep_key, o->sweep, (size_t)(values - o->sweep));
     if (values && o->temperature && strcmp(e->sweep_key, "temperature") == 0) return fl_fail(err, FL_INVALID, "--temperature and --sweep temperature=... exclude each other");
     for (int i = 0; st == FL_OK && i < o->models.n; i++) {
@@ -103,9 +131,9 @@ static fl_status make_configs(evaluation *e, fl_err *err)
             snprintf(setting, sizeof setting, "%s=%.*s", e->sweep_key, (int)n, at + 1);
             flag_list one = { { setting }, 1 };
             char *json = NULL;
-            st = set_fields_json(&one, &json, err);
+            if (set_fields_json(&one, &json, &why) != FL_OK) return fl_fail(err, FL_INVALID, "--sweep: %s", why.text);
             free(json);
-            if (st == FL_OK) st = add_config(e, o->models.v[i], setting, err);
+            st = add_config(e, o->models.v[i], setting, err);
         }
     }
     return st;
@@ -113,7 +141,30 @@ static fl_status make_configs(evaluation *e, fl_err *err)
 
 static fl_status make_dir(const char *dir, fl_err *err)
 {
-    return mkdir(dir, 0777) == 0 || errno == EEXIST ? FL_OK : fl_fail_errno(err, errno, "cannot make the folder %s", dir);
+    struct stat at;
+    if (mkdir(dir, 0777) != 0 && errno != EEXIST) return fl_fail_errno(err, errno, "cannot make the folder %s", dir);
+    if (stat(dir, &at) == 0 && !S_ISDIR(at.st_mode)) return fl_fail(err, FL_INVALID, "%s is a file, and results need a folder; give another --out", dir);
+    return FL_OK;
+}
+
+/* Has an evaluation begun in this folder? Its job left a spool there, or a fleet's id of it. */
+static bool is_ours(const char *dir)
+{
+    char spool_at[3200], id_at[3200];
+    snprintf(spool_at, sizeof spool_at, "%s/out.jsonl.spool", dir);
+    snprintf(id_at, sizeof id_at, "%s/job.id", dir);
+    return access(spool_at, F_OK) == 0 || access(id_at, F_OK) == 0;
+}
+
+/* Files of these names that no evaluation wrote are somebody's own. */
+static fl_status check_none_of(const char *dir, const char *const *names, fl_err *err)
+{
+    char path[3200];
+    for (; *names; names++) {
+        snprintf(path, sizeof path, "%s/%s", dir, *names);
+        if (access(path, F_OK) == 0) return fl_fail(err, FL_INVALID, "%s is there and no evaluation wrote it; give another --out, or move it away", path);
+    }
+    return FL_OK;
 }
 
 /* DIR of one configuration: the evaluation's own, or one below it that is named after what it varies. */
@@ -122,15 +173,34 @@ static fl_status place_config(const evaluation *e, config *c, size_t at, fl_err 
     char part[400];
     if (e->n_configs == 1) {
         snprintf(c->dir, sizeof c->dir, "%s", e->dir);
-        return make_dir(c->dir, err);
+        return FL_OK;
     }
     snprintf(part, sizeof part, "%s%s%s", c->name, c->setting[0] ? "-" : "", c->setting);
     for (char *p = part; *p; p++)
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._=-", *p)) *p = '_';
     snprintf(c->dir, sizeof c->dir, "%s/%s", e->dir, part);
-    for (size_t i = 0; i < at; i++)
-        if (strcmp(e->configs[i].dir, c->dir) == 0) return fl_fail(err, FL_INVALID, "two points of the sweep would be kept in %s; give models of different names", c->dir);
-    return make_dir(c->dir, err);
+    for (size_t i = 0; i < at; i++) {
+        const config *other = &e->configs[i];
+        if (strcmp(other->dir, c->dir) != 0) continue;
+        if (strcmp(other->model, c->model) != 0) return fl_fail(err, FL_INVALID, "two points of the sweep would be kept in %s; give models of different names", c->dir);
+        if (strcmp(other->setting, c->setting) == 0) return fl_fail(err, FL_INVALID, "%s %s is given twice", c->setting[0] ? "--sweep" : "--model", c->setting[0] ? c->setting : c->model);
+        return fl_fail(err, FL_INVALID, "--sweep's %s and %s would be kept in one folder, %s; write them otherwise", other->setting, c->setting, c->dir);
+    }
+    return FL_OK;
+}
+
+/* Nothing is made before all of them may be. */
+static fl_status make_places(const evaluation *e, fl_err *err)
+{
+    static const char *const of_one[] = { "samples.jsonl", "results.jsonl", "results.evalplus.json", "summary.txt", "summary.json", "out.jsonl", "out.jsonl.errors.jsonl", NULL };
+    static const char *const of_all[] = { "comparison.txt", "comparison.json", "comparison.svg", NULL };
+    fl_status st = FL_OK;
+    for (size_t i = 0; st == FL_OK && i < e->n_configs; i++)
+        if (!is_ours(e->configs[i].dir)) st = check_none_of(e->configs[i].dir, of_one, err);
+    if (st == FL_OK && e->n_configs > 1 && !is_ours(e->configs[0].dir)) st = check_none_of(e->dir, of_all, err);
+    if (st == FL_OK) st = make_dir(e->dir, err);
+    for (size_t i = 0; st == FL_OK && i < e->n_configs; i++) st = make_dir(e->configs[i].dir, err);
+    return st;
 }
 
 static fl_status place_all(evaluation *e, fl_err *err)
@@ -141,9 +211,9 @@ static fl_status place_all(evaluation *e, fl_err *err)
     if (n > 6 && strncmp(tasks + n - 6, ".jsonl", 6) == 0) n -= 6;
     int length = e->o->out ? snprintf(e->dir, sizeof e->dir, "%s", e->o->out) : snprintf(e->dir, sizeof e->dir, "%.*s.eval", (int)n, tasks);
     if ((size_t)length >= sizeof e->dir - 500) return fl_fail(err, FL_INVALID, "the path of the folder for results is too long");
-    fl_status st = make_dir(e->dir, err);
+    fl_status st = FL_OK;
     for (size_t i = 0; st == FL_OK && i < e->n_configs; i++) st = place_config(e, &e->configs[i], i, err);
-    return st;
+    return st == FL_OK ? make_places(e, err) : st;
 }
 
 /* Without -k: 1, and 10 and 100 where n allows. */
@@ -174,12 +244,26 @@ static void name_round(eval_round *r, const config *c, uint32_t number, uint32_t
     snprintf(r->id_file, sizeof r->id_file, "%s/job%s.id", c->dir, tag);
 }
 
+/* A job file that stands where no evaluation has begun may be of one that was killed before that: then it is this very one. */
+static fl_status check_job_file(const eval_round *r, const json_out *asked, fl_err *err)
+{
+    char *text = NULL;
+    size_t n = 0;
+    if (access(r->job, F_OK) != 0) return FL_OK;
+    fl_status st = eval_read_file(r->job, &text, &n, err);
+    if (st == FL_OK && (n != asked->n_bytes || memcmp(text, asked->data, n) != 0)) st = fl_fail(err, FL_INVALID, "%s is there and no evaluation wrote it; give another --out, or move it away", r->job);
+    free(text);
+    return st;
+}
+
 static fl_status write_job(const evaluation *e, const eval_round *r, fl_err *err)
 {
     json_out out = { 0 };
     for (size_t i = 0; i < e->set.n_tasks; i++)
         if (r->wanted[i]) eval_task_write_row(&e->set.tasks[i], e->o->chat, r->hi - r->lo, is_set(e, "max_tokens") ? 0 : e->o->max_tokens, r->suffix, &out);
-    fl_status st = out.failed ? fl_fail(err, FL_FULL, "no memory for the job's rows") : job_store_write_file(r->job, out.data, out.n_bytes, err);
+    fl_status st = out.failed ? fl_fail(err, FL_FULL, "no memory for the job's rows") : FL_OK;
+    if (st == FL_OK && !is_ours(r->c->dir)) st = check_job_file(r, &out, err);
+    if (st == FL_OK) st = job_store_write_file(r->job, out.data, out.n_bytes, err);
     json_out_fini(&out);
     return st;
 }
@@ -227,7 +311,7 @@ static int run_here(const evaluation *e, const eval_round *r)
     add_number(&a, "--seed", o->seed);
     for (int i = 0; i < set.n; i++) add_arg(&a, "--set", set.v[i]);
     if (o->restart) add_arg(&a, "--restart", NULL);
-    return cmd_run(a.n, a.v);
+    return cmd_run_as(NAME, a.n, a.v);
 }
 
 /* What the job's id stands for: the same evaluation finds its job again, another one is told apart. */
@@ -446,6 +530,8 @@ static int evaluate(const eval_options *o)
     int ended = ENDED_WELL;
     fl_status st = choose_ks(&e, &err);
     if (st == FL_OK) st = make_configs(&e, &err);
+    if (st == FL_OK) st = check_temperature(o, &err);
+    if (st == FL_OK) st = check_models(o, &err);
     if (st == FL_OK) st = eval_set_read(&e.set, o->tasks, &err);
     if (st == FL_OK) st = place_all(&e, &err);
     if (st == FL_OK && !(e.outcomes = calloc(e.n_configs, sizeof *e.outcomes))) st = fl_fail(&err, FL_FULL, "no memory for a sweep");

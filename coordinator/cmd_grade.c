@@ -5,11 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "coordinator/daemon.h"
 #include "coordinator/engine_peer.h"
 #include "coordinator/eval_report.h"
 #include "coordinator/flags.h"
+#include "coordinator/run_files.h"
 
 #define NAME "grade"
 #define CHUNK_SAMPLES 16                                 /* of one task in one message */
@@ -173,6 +175,34 @@ static fl_status report(const grade_options *o, const eval_samples *s, const pas
     return FL_OK;
 }
 
+static fl_status too_few(const eval_samples *s, size_t task, uint32_t k, fl_err *err)
+{
+    const char *id = s->set->tasks[task].id;
+    uint32_t n = s->of[task].n;
+    if (n == 0) return fl_fail(err, FL_INVALID, "pass@k needs samples of each task, and %.80s has none; give it some, give --tasks without it, or leave -k out", id);
+    return fl_fail(err, FL_INVALID, "pass@%u needs %u samples of each task, and %.80s has %u; ask for a smaller -k", k, k, id, n);
+}
+
+/* Where results will go is looked at before hours of grading. Results of before are written over, other files are not. */
+static fl_status check_out(const char *out, fl_err *err)
+{
+    char absolute[RUN_FILES_PATH_MAX], *line = NULL;
+    size_t capacity = 0;
+    struct stat at;
+    fl_status st = run_files_absolute(out, sizeof ".tmp" - 1, absolute, err);
+    if (st != FL_OK || stat(out, &at) != 0) return st;
+    if (!S_ISREG(at.st_mode)) return fl_fail(err, FL_INVALID, "%s is a folder or a device, not a file to write; choose another --out", out);
+    FILE *file = fopen(out, "re");
+    ssize_t n = file ? getline(&line, &capacity, file) : -1;
+    json_t *first = n > 0 ? json_loadb(line, (size_t)n, JSON_ALLOW_NUL, NULL) : NULL;
+    if (at.st_size > 0 && !(json_object_get(first, "task_id") && json_object_get(first, "verdict")))
+        st = fl_fail(err, FL_INVALID, "%s is there and holds no results of grading; choose another --out, or move it away", out);
+    json_decref(first);
+    free(line);
+    if (file) fclose(file);
+    return st;
+}
+
 static fl_status grade(const grade_options *o, fl_err *err)
 {
     char out[4096];
@@ -183,11 +213,12 @@ static fl_status grade(const grade_options *o, fl_err *err)
     fl_status st = o->ks ? pass_ks_parse(&ks, o->ks, err) : FL_OK;
     if (st == FL_OK) st = o->out ? (snprintf(out, sizeof out, "%s", o->out), FL_OK) : with_ending(o->samples, ".results.jsonl", out, err);
     if (st == FL_OK && (strcmp(out, o->samples) == 0 || strcmp(out, o->tasks) == 0)) st = fl_fail(err, FL_INVALID, "--out %s is one of the files that are read", out);
+    if (st == FL_OK) st = check_out(out, err);
     if (st == FL_OK) st = eval_set_read(&set, o->tasks, err);
     if (st == FL_OK) st = eval_samples_open(&samples, &set, err);
     if (st == FL_OK) st = eval_samples_read(&samples, o->samples, err);
     for (size_t i = 0; st == FL_OK && i < set.n_tasks && ks.n; i++)
-        if (samples.of[i].n < ks.v[ks.n - 1]) st = fl_fail(err, FL_INVALID, "pass@%u needs %u samples of each task, and %.80s has %u; ask for a smaller -k", ks.v[ks.n - 1], ks.v[ks.n - 1], set.tasks[i].id, samples.of[i].n);
+        if (samples.of[i].n < ks.v[ks.n - 1]) st = too_few(&samples, i, ks.v[ks.n - 1], err);
     if (st == FL_OK && !o->ks) ks = default_ks(&samples);
     if (st == FL_OK) st = make_chunks(&g, err);
     if (st == FL_OK) st = engine_peer_open_grader(&g.peer, o->threads, &g.credit, err);

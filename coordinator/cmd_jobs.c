@@ -82,22 +82,28 @@ static fl_status cancel_in_spool(job_source *source, fl_err *err)
     char dir[] = "/tmp/" DAEMON_SOCKET_DIR "XXXXXX", endpoint[64], *spool_of = strdup(spool_dir(source->spool)), *out = job_source_output(source, false), *errors = job_source_output(source, true);
     coord_daemon *d = NULL;
     job_id id = source->id;
-    bool is_run = source->out[0] != '\0';
+    bool is_run = source->files.out[0] != '\0', is_new = is_run && !source->files.is_written;
+    run_memory own = source->files;
     fl_status st = spool_of && out && errors && mkdtemp(dir) ? FL_OK : fl_fail_errno(err, errno, "no folder for a socket can be made in /tmp");
     spool_close(source->spool);                          /* gives its lock to the daemon */
     source->spool = NULL;
     snprintf(endpoint, sizeof endpoint, "ipc://%s/s", dir);
-    daemon_options options = { .spool = spool_of, .endpoint = endpoint, .out = { is_run ? out : NULL, false }, .errors = { is_run ? errors : NULL, false } };
+    daemon_options options = { .spool = spool_of, .endpoint = endpoint, .out = { is_run ? out : NULL, is_new }, .errors = { is_run ? errors : NULL, is_new } };
     if (st == FL_OK) st = daemon_open(&d, &options, err);
     stored_job *job = st == FL_OK ? daemon_job_find(d, id) : NULL;
     event ev = { .type = EVENT_JOB_CLOSE, .job_id = id, .cause = LEDGER_CANCELLED };
     if (st == FL_OK && !job) st = fl_fail(err, FL_NOT_FOUND, "the job is gone");
     if (st == FL_OK && job->state != JOB_OPEN) st = fl_fail(err, FL_CONFLICT, "the job is %s already", job_state_name(job->state));
     if (st == FL_OK) st = daemon_step(d, &ev, err);
+    bool is_begun = st == FL_OK;
     while (st == FL_OK && (job->state == JOB_OPEN || job->outputs_due)) {
         st = daemon_turn(d, 20, err);
         if (st == FL_OK && daemon_disk_full(d)) st = fl_fail(err, FL_DISK_FULL, "%s; make room and cancel again", daemon_disk_full(d));
     }
+    if (is_begun && st == FL_CONFLICT && is_new && job->state != JOB_OPEN)
+        st = fl_fail(err, FL_CONFLICT, "the job is cancelled, but %s exists and this spool did not write it: `tokenfleet run` as before with another --out writes its files", out);
+    own.is_written = true;
+    if (st == FL_OK && is_run) st = run_files_remember(spool_of, &own, err);
     daemon_close(d);
     unlink(endpoint + strlen("ipc://"));
     rmdir(dir);
@@ -180,7 +186,7 @@ int cmd_retry(int argc, char **argv)
                  number_at(reply, "kept"), number_at(reply, "bad"));
     } else if (st == FL_OK) {
         snprintf(sentence, sizeof sentence, "%s: %lld rows run again, %lld are kept%s", source.job, number_at(reply, "again"), number_at(reply, "kept"),
-                 source.out[0] ? "; run the same `tokenfleet run` command to go on" : source.client ? "" : "; start a coordinator on this spool to go on");
+                 source.files.out[0] ? "; run the same `tokenfleet run` command to go on" : source.client ? "" : "; start a coordinator on this spool to go on");
     }
     return finish(&source, command.name, &o, st, reply, sentence, &err);
 }

@@ -31,7 +31,7 @@
 #define WORKER_ARGS_MAX 24
 
 typedef struct {
-    const char *job, *model, *out, *errors, *device, *precision, *spool, *duplicates;
+    const char *command, *job, *model, *out, *errors, *device, *precision, *spool, *duplicates;
     uint64_t workers;                    /* 0: one for each GPU, without one 1 */
     uint64_t graders, threads, seed, now, expires, row_queue, row_run, row, max_context, batch, prefill_budget, kv_tokens;
     bool force, restart, as_json, unsafe_spool;
@@ -169,6 +169,14 @@ static fl_status make_job(run *r, fl_err *err)
     return FL_OK;
 }
 
+static fl_status remember_files(const run *r, bool is_written, fl_err *err)
+{
+    run_memory m = { .is_written = is_written };
+    snprintf(m.out, sizeof m.out, "%s", r->files.out);
+    snprintf(m.errors, sizeof m.errors, "%s", r->files.errors);
+    return run_files_remember(r->files.spool, &m, err);
+}
+
 static fl_status find_or_make_job(run *r, fl_err *err)
 {
     if (daemon_n_jobs(r->daemon) > 1) return fl_fail(err, FL_CONFLICT, "%s is the spool of a coordinator; give another --spool", r->files.spool);
@@ -178,9 +186,10 @@ static fl_status find_or_make_job(run *r, fl_err *err)
     else st = check_same_job(r, err);
     if (st != FL_OK) return st;
     r->was_closed = r->job->state != JOB_OPEN;
+    if (!r->was_closed && r->files.foreign) return output_file_not_ours(r->files.foreign, FL_INVALID, err);
     if (r->was_closed) r->job->outputs_due = true;       /* written again from the ledger: OUT may have been removed or edited since */
     r->tokens_before = r->job->counts.tokens;
-    return run_files_remember(&r->files, err);
+    return remember_files(r, false, err);
 }
 
 /* The GPUs that can be used here, when they are asked for or may be used. */
@@ -311,7 +320,7 @@ static fl_status take_signals(run *r, fl_err *err)
     event ev = { .type = EVENT_DRAIN, .drain = true };
     if (r->signals == 0 && n == 1) {
         progress_clear(&r->progress);
-        fprintf(stderr, "tokenfleet run: finishing the rows that run (Ctrl-C again stops at once)\n");
+        fprintf(stderr, "tokenfleet %s: finishing the rows that run (Ctrl-C again stops at once)\n", r->options->command);
         processes_no_restart(r);
     }
     r->signals = n;
@@ -363,7 +372,7 @@ static fl_status run_to_the_end(run *r, fl_err *err)
     coord_job_status s = { 0 };
     while ((st = one_turn(r, &s, err)) == FL_OK) {
         bool is_checked = !r->was_closed || daemon_last_hello(r->daemon)->n_hellos > 0;
-        if (r->job->state != JOB_OPEN && !r->job->outputs_due && is_checked) return FL_OK;
+        if (r->job->state != JOB_OPEN && !r->job->outputs_due && is_checked) return remember_files(r, true, err);
         if (r->signals >= 2) return FL_CLOSED;
         if (r->signals == 1 && r->job->state == JOB_OPEN && (coord_n_leases(daemon_core(r->daemon)) == 0 || processes_alive(r) == 0)) return FL_CLOSED;
         show(r, &s);
@@ -420,16 +429,16 @@ static int summarize(run *r)
 static int end_incomplete(run *r)
 {
     coord_job_status s;
-    if (!coord_job_find(daemon_core(r->daemon), r->job->id, &s)) return flags_end(ENDED_INCOMPLETE, NAME, "stopped; nothing is lost, run the same command again to continue");
-    return flags_end(ENDED_INCOMPLETE, NAME, "stopped with %" PRIu64 " of %" PRIu64 " rows done; nothing is lost, run the same command again to continue", s.rows_completed + s.rows_failed, s.rows);
+    if (!coord_job_find(daemon_core(r->daemon), r->job->id, &s)) return flags_end(ENDED_INCOMPLETE, r->options->command, "stopped; nothing is lost, run the same command again to continue");
+    return flags_end(ENDED_INCOMPLETE, r->options->command, "stopped with %" PRIu64 " of %" PRIu64 " rows done; nothing is lost, run the same command again to continue", s.rows_completed + s.rows_failed, s.rows);
 }
 
 /* A failure before or while the job runs, with what the user can do. */
-static int end_failed(fl_status st, const fl_err *err)
+static int end_failed(const run_options *o, fl_status st, const fl_err *err)
 {
-    if (st == FL_DISK_FULL) return flags_end(ENDED_INCOMPLETE, NAME, "the disk has no space left (%s); nothing is lost: make room and run the same command again", err->text);
-    if (st == FL_AGAIN) return flags_end(ENDED_INCOMPLETE, NAME, "%s; nothing is lost, run again", err->text);
-    return flags_end(command_ended(st), NAME, "%s", err->text);
+    if (st == FL_DISK_FULL) return flags_end(ENDED_INCOMPLETE, o->command, "the disk has no space left (%s); nothing is lost: make room and run the same command again", err->text);
+    if (st == FL_AGAIN) return flags_end(ENDED_INCOMPLETE, o->command, "%s; nothing is lost, run again", err->text);
+    return flags_end(command_ended(st), o->command, "%s", err->text);
 }
 
 static fl_status prepare(run *r, fl_err *err)
@@ -478,17 +487,19 @@ static int run_job(const run_options *o)
         st = run_to_the_end(&r, &err);
         progress_clear(&r.progress);
         if (st == FL_OK) let_workers_go(&r);
-        ended = st == FL_OK ? summarize(&r) : st == FL_CLOSED ? end_incomplete(&r) : end_failed(st, &err);
+        ended = st == FL_OK ? summarize(&r) : st == FL_CLOSED ? end_incomplete(&r) : end_failed(o, st, &err);
     } else {
-        ended = end_failed(st, &err);
+        ended = end_failed(o, st, &err);
     }
     finish(&r);
     return ended;
 }
 
-int cmd_run(int argc, char **argv)
+int cmd_run(int argc, char **argv) { return cmd_run_as(NAME, argc, argv); }
+
+int cmd_run_as(const char *name, int argc, char **argv)
 {
-    run_options o = { .device = "auto", .duplicates = "error" };
+    run_options o = { .command = name, .device = "auto", .duplicates = "error" };
     const flag flags[] = {
         { "--model", FLAG_TEXT, "PATH", "a model directory, a .gguf file, or demo for the model that ships", &o.model, 0, 0, true },
         { "--out", FLAG_TEXT, "OUT.jsonl", "where results go (default the job's name with .out.jsonl behind it; needed with -)", &o.out, 0, 0, false },

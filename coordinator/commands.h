@@ -6,6 +6,7 @@
 #include "proto/status.h"
 
 int cmd_run(int argc, char **argv);
+int cmd_run_as(const char *command, int argc, char **argv);     /* what `run` does, for a command that is called so in the sentences for people */
 int cmd_coordinator(int argc, char **argv);
 int cmd_submit(int argc, char **argv);
 int cmd_list(int argc, char **argv);

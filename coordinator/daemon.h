@@ -14,7 +14,6 @@
 
 typedef struct coord_daemon coord_daemon;
 
-#define DAEMON_ENDPOINT_FILE "endpoint"  /* in the spool while a coordinator holds it: where it can be asked */
 #define DAEMON_SOCKET_DIR "tokenfleet-"  /* how the folder of a `run`'s socket begins: DIR/tokenfleet-XXXXXX/s */
 
 typedef struct {

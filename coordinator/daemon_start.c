@@ -163,13 +163,10 @@ static fl_status replay_spool(coord_daemon *d, fl_err *err)
 }
 
 /* A `run` that was killed left its socket's folder; we hold the spool, so nobody uses it. */
-static void remove_old_socket(const char *endpoint_path, const char *own)
+static void remove_old_socket(const spool *s, const char *own)
 {
-    char old[300];
-    FILE *file = fopen(endpoint_path, "re");
-    if (!file) return;
-    old[fread(old, 1, sizeof old - 1, file)] = '\0';
-    fclose(file);
+    char old[SPOOL_ENDPOINT_MAX];
+    if (!spool_read_endpoint(spool_dir(s), old)) return;
     char *slash = strrchr(old, '/');
     if (strcmp(old, own) == 0 || strncmp(old, "ipc://", 6) != 0 || !slash || strcmp(slash, "/s") != 0) return;
     *slash = '\0';
@@ -183,9 +180,9 @@ static void remove_old_socket(const char *endpoint_path, const char *own)
 
 static fl_status announce_endpoint(coord_daemon *d, fl_err *err)
 {
-    char *path = spool_path(d->spool, DAEMON_ENDPOINT_FILE);
+    char *path = spool_path(d->spool, SPOOL_ENDPOINT_FILE);
     const char *endpoint = transport_endpoint(d->transport);
-    if (path) remove_old_socket(path, endpoint);
+    remove_old_socket(d->spool, endpoint);
     fl_status st = path ? job_store_write_file(path, endpoint, strlen(endpoint), err) : fl_fail(err, FL_FULL, "no memory for a path");
     free(path);
     return st;
@@ -243,7 +240,7 @@ void daemon_close(coord_daemon *d)
     peers_fini(&d->peers);
     transport_close(d->transport);
     journal_close(d->journal);
-    char *path = d->spool && d->service ? spool_path(d->spool, DAEMON_ENDPOINT_FILE) : NULL;
+    char *path = d->spool && d->service ? spool_path(d->spool, SPOOL_ENDPOINT_FILE) : NULL;
     if (path) unlink(path);
     free(path);
     spool_close(d->spool);

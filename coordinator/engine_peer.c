@@ -77,6 +77,8 @@ static fl_status tell_end(engine_peer *p, fl_err *err)
     while (n > 0 && text[n - 1] == '\n') n--;
     text[n > 0 ? n : 0] = '\0';
     const char *last = strrchr(text, '\n') ? strrchr(text, '\n') + 1 : text;
+    static const char prefix[] = "tokenfleet-worker: ";  /* who asked has a name of its own in front */
+    if (strncmp(last, prefix, sizeof prefix - 1) == 0) last += sizeof prefix - 1;
     if (last[0]) return fl_fail(err, FL_CLOSED, "%s", last);
     return WIFSIGNALED(status) ? fl_fail(err, FL_CLOSED, "the engine was ended by signal %d", WTERMSIG(status))
                                : fl_fail(err, FL_CLOSED, "the engine ended with status %d", WEXITSTATUS(status));

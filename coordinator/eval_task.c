@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
+#include "coordinator/gunzip.h"
 #include "coordinator/md5.h"
 #include "proto/grade_line.h"
 #include "proto/job_row.h"
@@ -48,7 +49,7 @@ fl_status eval_read_file(const char *path, char **out, size_t *n_bytes, fl_err *
     } while (got > 0);
     const char *why = gzerror(file, &code);
     if (got < 0 || (code != Z_OK && code != Z_STREAM_END)) {
-        st = code == Z_ERRNO ? fl_fail_errno(err, errno, "cannot read %s", path) : fl_fail(err, FL_CORRUPT, "cannot read %s: %s", path, why);
+        st = code == Z_ERRNO ? fl_fail_errno(err, errno, "cannot read %s", path) : gunzip_damaged(path, why, err);
         goto done;
     }
     text[n] = '\0';

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <zlib.h>
 
 enum { GUNZIP_CHUNK = 256 * 1024 };
@@ -18,6 +19,12 @@ struct gunzip {
     uint64_t n_members;
     uint8_t *chunk;                      /* owned */
 };
+
+fl_status gunzip_damaged(const char *name, const char *why, fl_err *err)
+{
+    const char *words = strstr(why, ">: ");              /* gzread's "<fd:3>: " says nothing to a reader */
+    return fl_fail(err, FL_CORRUPT, "%s is damaged gzip data (%s): copy or pack it again", name, words ? words + 3 : why);
+}
 
 fl_status gunzip_open(gunzip **out, const char *name, gunzip_sink sink, void *context, fl_err *err)
 {
@@ -52,7 +59,7 @@ static fl_status inflate_some(gunzip *g, fl_err *err)
     int code = inflate(&g->z, Z_NO_FLUSH);
     if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)
         return code == Z_MEM_ERROR ? fl_fail(err, FL_FULL, "no memory to unpack %s", g->name)
-             : fl_fail(err, FL_CORRUPT, "%s is damaged gzip data (%s): copy or pack it again", g->name, g->z.msg ? g->z.msg : "unexpected bytes");
+             : gunzip_damaged(g->name, g->z.msg ? g->z.msg : "unexpected bytes", err);
     if (code == Z_STREAM_END) { g->place = BEFORE_MEMBER; g->n_members++; }
     size_t n = GUNZIP_CHUNK - g->z.avail_out;
     return n ? g->sink(g->context, g->chunk, n, err) : FL_OK;

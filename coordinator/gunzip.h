@@ -15,4 +15,7 @@ void      gunzip_close(gunzip *g);       /* accepts NULL */
 fl_status gunzip_push(gunzip *g, const void *data, size_t n_bytes, fl_err *err);     /* FL_CORRUPT: not gzip, or damaged; what `sink` returns */
 fl_status gunzip_end(gunzip *g, fl_err *err);                                        /* FL_CORRUPT: the stream is not complete */
 
+/* The sentence about a file that zlib's own reader (gzread) gave up on with `why` (gzerror); returns FL_CORRUPT. */
+fl_status gunzip_damaged(const char *name, const char *why, fl_err *err);
+
 #endif

@@ -12,16 +12,11 @@
 /* The coordinator that holds the spool, when there is one and it answers. */
 static client *client_of_spool(const char *spool_dir)
 {
-    char path[RUN_FILES_PATH_MAX + 16], endpoint[300] = "";
+    char endpoint[SPOOL_ENDPOINT_MAX];
     client *c = NULL;
     json_t *reply = NULL;
     fl_err ignored;
-    snprintf(path, sizeof path, "%s/%s", spool_dir, DAEMON_ENDPOINT_FILE);
-    FILE *file = fopen(path, "re");
-    if (!file) return NULL;
-    size_t n = fread(endpoint, 1, sizeof endpoint - 1, file);
-    fclose(file);
-    endpoint[n] = '\0';
+    if (!spool_read_endpoint(spool_dir, endpoint)) return NULL;
     if (client_open(&c, endpoint, &ignored) != FL_OK) return NULL;
     if (client_call(c, "list", NULL, NULL, PROBE_MS, &reply, NULL, NULL, &ignored) == FL_OK) {
         json_decref(reply);
@@ -40,7 +35,7 @@ fl_status job_source_open(job_source *s, const char *to, const char *spool_dir, 
     fl_status st = spool_open(&s->spool, spool_dir, lock ? 0 : SPOOL_READ_ONLY, err);
     if (st != FL_OK) return st == FL_CONFLICT ? FL_IO : st;        /* held by a process that does not answer */
     fl_err why;
-    st = run_files_recall(spool_dir, s->out, s->errors, &why);
+    st = run_files_recall(spool_dir, &s->files, &why);
     if (st == FL_OK || st == FL_NOT_FOUND) return FL_OK;
     job_source_close(s);
     return fl_fail(err, st, "%s", why.text);
@@ -232,6 +227,6 @@ char *job_source_ledger(const job_source *s)
 
 char *job_source_output(const job_source *s, bool errors)
 {
-    const char *own = errors ? s->errors : s->out;
+    const char *own = errors ? s->files.errors : s->files.out;
     return own[0] ? strdup(own) : spool_job_path(s->spool, s->id, errors ? JOB_STORE_ERRORS : JOB_STORE_OUT);
 }

@@ -16,7 +16,7 @@
 typedef struct {
     client *client;                      /* owned; NULL: the spool is read directly */
     spool *spool;                        /* owned; NULL with a client */
-    char out[RUN_FILES_PATH_MAX], errors[RUN_FILES_PATH_MAX];    /* of a spool of `run`; "" otherwise */
+    run_memory files;                    /* of a spool of `run`; "" otherwise */
     char job[FL_JOB_NAME_BYTES];         /* the chosen job's name; "" before job_source_choose */
     job_id id;
     journal_job named;                   /* when the spool is read directly: what its journal says; no name */

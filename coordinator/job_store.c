@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <xxhash.h>
 #include <zlib.h>
+#include "coordinator/gunzip.h"
 #include "proto/json_load.h"
 #include "proto/job_row.h"
 
@@ -197,13 +198,6 @@ fl_status job_store_table(row_table **out, rows *lines, fl_err *err)
     return st;
 }
 
-static void copy_bytes(char *out, size_t capacity, fl_bytes bytes)
-{
-    size_t n = bytes.bytes < capacity - 1 ? bytes.bytes : capacity - 1;
-    if (n) memcpy(out, bytes.data, n);
-    out[n] = '\0';
-}
-
 static bool is_verdict(const stored_job *job, const ledger_record *record)
 {
     return record->row.v >= rows_describe(job->rows)->n_rows;
@@ -246,9 +240,9 @@ fl_status job_store_note(stored_job *job, const ledger_record *record, fl_err *e
         job->is_pinned = true;
         job->n_vocab = record->n_vocab;
         job->context = record->context;
-        copy_bytes(job->fingerprint, sizeof job->fingerprint, record->fingerprint);
-        copy_bytes(job->numerics, sizeof job->numerics, record->numerics);
-        copy_bytes(job->pin_model, sizeof job->pin_model, record->model);
+        fl_bytes_text(job->fingerprint, sizeof job->fingerprint, record->fingerprint);
+        fl_bytes_text(job->numerics, sizeof job->numerics, record->numerics);
+        fl_bytes_text(job->pin_model, sizeof job->pin_model, record->model);
     }
     if (record->kind == LEDGER_CLOSE) forget_graders(job);
     return FL_OK;
@@ -553,7 +547,7 @@ fl_status job_store_hash(const char *path, char out[JOB_STORE_HASH_BYTES], fl_er
     const char *why = gzerror(file, &code);
     if (n < 0 || (code != Z_OK && code != Z_STREAM_END)) {
         st = code == Z_ERRNO && errno == EINTR ? fl_fail(err, FL_AGAIN, "stopped while the job was read")
-           : code == Z_ERRNO ? fl_fail_errno(err, errno, "cannot read %s", name) : fl_fail(err, FL_CORRUPT, "cannot read %s: %s", name, why);
+           : code == Z_ERRNO ? fl_fail_errno(err, errno, "cannot read %s", name) : gunzip_damaged(name, why, err);
         goto done;
     }
     XXH128_canonical_t canonical;

@@ -1,5 +1,6 @@
 /* output_file.h - OUT and ERR of a job as files: they grow under a temporary name in the same folder, are synced and renamed.
- * New      a file that is to be new replaces none: what has come to stand at its name meanwhile (another `run` with the same --out) stays.
+ * New      a file that is to be new replaces none: what has come to stand at its name meanwhile (another `run` with the same --out) stays,
+ *          and is a conflict unless it has the same bytes.
  * Both are always written; ERR is renamed before OUT, so that an OUT that stands has its ERR.
  * Threads  an output_files belongs to one thread. Others may read what was written through the temporary name. */
 #ifndef COORDINATOR_OUTPUT_FILE_H

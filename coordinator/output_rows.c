@@ -23,13 +23,6 @@ struct output_rows {
     output_take take; void *context;     /* of the call in hand */
 };
 
-static void copy_bytes(char *out, size_t capacity, fl_bytes bytes)
-{
-    size_t n = bytes.bytes < capacity - 1 ? bytes.bytes : capacity - 1;
-    if (n) memcpy(out, bytes.data, n);
-    out[n] = '\0';
-}
-
 /* The core appends pin and table ahead of the first grant, so they stand before the results whose text they make. */
 static fl_status note_record(void *context, const ledger_record *record, fl_err *err)
 {
@@ -46,9 +39,9 @@ static fl_status note_record(void *context, const ledger_record *record, fl_err 
         o->detok = table;
         return FL_OK;
     case LEDGER_PIN:
-        copy_bytes(o->fingerprint, sizeof o->fingerprint, record->fingerprint);
-        copy_bytes(o->numerics, sizeof o->numerics, record->numerics);
-        copy_bytes(o->model, sizeof o->model, record->model);
+        fl_bytes_text(o->fingerprint, sizeof o->fingerprint, record->fingerprint);
+        fl_bytes_text(o->numerics, sizeof o->numerics, record->numerics);
+        fl_bytes_text(o->model, sizeof o->model, record->model);
         o->n_vocab = record->n_vocab;
         return FL_OK;
     case LEDGER_CLOSE:

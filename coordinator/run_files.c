@@ -56,21 +56,24 @@ static bool is_same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-static fl_status check_output(const run_files *f, const char *path, const char *own, bool force, bool *is_new, fl_err *err)
+static fl_status check_output(run_files *f, const char *path, const char *own, bool is_written, bool force, bool *is_new, fl_err *err)
 {
     struct stat at;
     if (is_same_file(path, f->job)) return fl_fail(err, FL_INVALID, "%s is the job itself and would be overwritten; choose another output file", path);
     bool is_there = stat(path, &at) == 0;
-    *is_new = !is_there && !force;
+    *is_new = !force && !(is_there && is_written);
     if (!is_there) return FL_OK;
     if (!S_ISREG(at.st_mode)) return fl_fail(err, FL_INVALID, "%s exists and is not a regular file; choose another output file", path);
-    if (force || strcmp(path, own) == 0) return FL_OK;
+    if (force) return FL_OK;
+    if (!is_written && !f->foreign) f->foreign = path;
+    if (strcmp(path, own) == 0) return FL_OK;
     return output_file_not_ours(path, FL_INVALID, err);
 }
 
 fl_status run_files_resolve(run_files *f, const char *job, const char *out, const char *errors, const char *spool_dir, bool force, fl_err *err)
 {
-    char path[RUN_FILES_PATH_MAX], own_out[RUN_FILES_PATH_MAX] = "", own_errors[RUN_FILES_PATH_MAX] = "";
+    char path[RUN_FILES_PATH_MAX];
+    run_memory own = { 0 };
     fl_err ignored;
     fl_status st = check_job(job, err);
     if (st == FL_OK) st = run_files_check_name(job, err);
@@ -87,21 +90,22 @@ fl_status run_files_resolve(run_files *f, const char *job, const char *out, cons
     if (!is_text(f->out) || !is_text(f->errors)) return fl_fail(err, FL_INVALID, "the path of an output file is no text in UTF-8; choose another --out, or rename its folder");
     if (strcmp(f->out, f->errors) == 0) return fl_fail(err, FL_INVALID, "the output file and the error file are both %s", f->out);
     if (strcmp(f->out, f->spool) == 0 || strcmp(f->errors, f->spool) == 0) return fl_fail(err, FL_INVALID, "the spool and an output file are both %s", f->spool);
-    st = run_files_recall(f->spool, own_out, own_errors, &ignored);
+    st = run_files_recall(f->spool, &own, &ignored);
     if (st != FL_OK && st != FL_NOT_FOUND) return fl_fail(err, st, "%s", ignored.text);
-    if ((st = check_output(f, f->out, own_out, force, &f->is_out_new, err)) != FL_OK) return st;
-    return check_output(f, f->errors, own_errors, force, &f->is_errors_new, err);
+    if ((st = check_output(f, f->out, own.out, own.is_written, force, &f->is_out_new, err)) != FL_OK) return st;
+    return check_output(f, f->errors, own.errors, own.is_written, force, &f->is_errors_new, err);
 }
 
-fl_status run_files_remember(const run_files *f, fl_err *err)
+fl_status run_files_remember(const char *spool_dir, const run_memory *m, fl_err *err)
 {
-    char path[RUN_FILES_PATH_MAX + 16], own_out[RUN_FILES_PATH_MAX], own_errors[RUN_FILES_PATH_MAX];
+    char path[RUN_FILES_PATH_MAX + 16];
+    run_memory own;
     fl_err ignored;
-    if (run_files_recall(f->spool, own_out, own_errors, &ignored) == FL_OK && strcmp(own_out, f->out) == 0 && strcmp(own_errors, f->errors) == 0) return FL_OK;
-    json_t *json = json_pack("{s:s, s:s}", "out", f->out, "errors", f->errors);
+    if (run_files_recall(spool_dir, &own, &ignored) == FL_OK && strcmp(own.out, m->out) == 0 && strcmp(own.errors, m->errors) == 0 && (own.is_written || !m->is_written)) return FL_OK;
+    json_t *json = json_pack("{s:s, s:s, s:b}", "out", m->out, "errors", m->errors, "written", (int)m->is_written);
     char *text = json ? json_dumps(json, 0) : NULL;
     fl_status st = text ? FL_OK : fl_fail(err, FL_INVALID, "the path of an output file is no text in UTF-8");
-    snprintf(path, sizeof path, "%s/%s", f->spool, RUN_FILES_MEMORY);
+    snprintf(path, sizeof path, "%s/%s", spool_dir, RUN_FILES_MEMORY);
     if (st == FL_OK) st = job_store_write_file(path, text, strlen(text), err);
     free(text);
     json_decref(json);
@@ -115,18 +119,20 @@ void run_files_forget(const run_files *f)
     unlink(path);
 }
 
-fl_status run_files_recall(const char *spool_dir, char out[RUN_FILES_PATH_MAX], char errors[RUN_FILES_PATH_MAX], fl_err *err)
+fl_status run_files_recall(const char *spool_dir, run_memory *m, fl_err *err)
 {
     char path[RUN_FILES_PATH_MAX + 16];
     json_error_t where;
-    const char *own_out = NULL, *own_errors = NULL;
+    const char *out = NULL, *errors = NULL;
+    int is_written = 0;
     snprintf(path, sizeof path, "%s/%s", spool_dir, RUN_FILES_MEMORY);
     if (access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) return FL_NOT_FOUND;
     json_t *json = json_load_file(path, 0, &where);
-    bool good = json && json_unpack(json, "{s:s, s:s}", "out", &own_out, "errors", &own_errors) == 0 && strlen(own_out) < RUN_FILES_PATH_MAX && strlen(own_errors) < RUN_FILES_PATH_MAX;
+    bool good = json && json_unpack(json, "{s:s, s:s, s:b}", "out", &out, "errors", &errors, "written", &is_written) == 0 && strlen(out) < RUN_FILES_PATH_MAX && strlen(errors) < RUN_FILES_PATH_MAX;
     if (good) {
-        snprintf(out, RUN_FILES_PATH_MAX, "%s", own_out);
-        snprintf(errors, RUN_FILES_PATH_MAX, "%s", own_errors);
+        snprintf(m->out, sizeof m->out, "%s", out);
+        snprintf(m->errors, sizeof m->errors, "%s", errors);
+        m->is_written = is_written;
     }
     json_decref(json);
     return good ? FL_OK : fl_fail(err, FL_CORRUPT, "%s is damaged; remove it if the output files may be overwritten", path);

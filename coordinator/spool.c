@@ -178,6 +178,17 @@ char *spool_job_path(const spool *s, job_id job, const char *file)
     return n < 0 ? NULL : path;
 }
 
+bool spool_read_endpoint(const char *dir, char endpoint[SPOOL_ENDPOINT_MAX])
+{
+    char path[PATH_MAX + sizeof "/" SPOOL_ENDPOINT_FILE];
+    snprintf(path, sizeof path, "%s/" SPOOL_ENDPOINT_FILE, dir);
+    FILE *file = fopen(path, "re");
+    if (!file) return false;
+    endpoint[fread(endpoint, 1, SPOOL_ENDPOINT_MAX - 1, file)] = '\0';
+    fclose(file);
+    return true;
+}
+
 char *spool_ledger_path(const spool *s, job_id job, uint32_t generation)
 {
     char name[24] = "ledger";

@@ -1,6 +1,7 @@
 /* spool.h - the coordinator's directory: its layout, its lock, and what file systems it may lie on.
  * Layout   DIR (0700)/lock                      one line: the pid of the holder
  *          DIR/journal.db (+ -wal)              journal.h
+ *          DIR/endpoint                         while a coordinator holds it: where it can be asked
  *          DIR/jobs/job-<16 hex>/ledger/NNNNNN.seg ledger.h; ledger.2/, ledger.3/, ... after a retry: the journal names the one that counts
  *          DIR/jobs/job-<16 hex>/...            what the shell keeps beside it (the job's lines)
  * Threads  any; a spool is immutable after it is open. */
@@ -27,6 +28,11 @@ const char *spool_dir(const spool *s);
 /* Paths, malloc'ed; NULL without memory. `file` may be NULL: the job's folder. */
 char *spool_path(const spool *s, const char *file);
 char *spool_job_path(const spool *s, job_id job, const char *file);
+
+/* Where the coordinator that holds DIR can be asked, as it wrote it (daemon_start.c). False: nobody has written that. One that was killed leaves it behind. */
+#define SPOOL_ENDPOINT_FILE "endpoint"
+#define SPOOL_ENDPOINT_MAX 300
+bool spool_read_endpoint(const char *dir, char endpoint[SPOOL_ENDPOINT_MAX]);
 
 /* The folder of a job's ledger: `ledger` for generation 1, `ledger.N` for what a retry made of it. Malloc'ed; NULL without memory. */
 char *spool_ledger_path(const spool *s, job_id job, uint32_t generation);

@@ -6,8 +6,9 @@
  *      no top_k, no top_p ─▶ weights in id order, sums of blocks of 256 ids, draw
  *      else ─▶ the few that can matter, by a histogram of d; radix sort; weights in sorted order; cut; draw
  *
- * Sums: within a block of 256 in sorted order one float after the other, in id order in 16 lanes and a tree; over blocks in double. A draw finds
- * its block by the block sums, then walks the block. Every step is a function of the logits and the parameters alone. */
+ * Sums: weights are rounded to whole numbers of 2^(bits - 53), where a vocabulary has at most 2^bits ids, so each sum of them is a double and exact, in
+ * any order: a GPU adds them as integers. A draw finds its block of 256 by the blocks' sums, then walks the block. Every step is a function of the logits and
+ * the parameters alone. */
 #include "engine/sampler.h"
 
 #include <math.h>
@@ -24,6 +25,7 @@ struct sampler {
     int32_t n_vocab;
     float *adjusted;                     /* owned [n_vocab] logits after penalties */
     float *weights;                      /* owned [n_vocab] by id or by rank */
+    double grid;                         /* adding it to a weight rounds it */
     double *block_ends;                  /* owned [n_blocks] running sum at each block's end */
     uint64_t *sorted, *spare;            /* owned [n_vocab] order key << 32 | id */
     uint32_t *seen;                      /* owned [n_vocab] the call that met this id */
@@ -36,6 +38,14 @@ struct sampler {
     double last_total;
 };
 
+/* 1.5 * 2^52 of the units that weights are whole numbers of. Fewer than 8 bits would leave a weight of 1 no room below the next power of two. */
+static double grid_of(int32_t n_vocab)
+{
+    int bits = 8;
+    while ((int64_t)1 << bits < n_vocab) bits++;
+    return ldexp(1.5, bits - 1);
+}
+
 fl_status sampler_open(sampler **out, int32_t n_vocab, fl_err *err)
 {
     if (n_vocab < 1) return fl_fail(err, FL_INVALID, "sampler: a vocabulary of %d tokens", n_vocab);
@@ -43,6 +53,7 @@ fl_status sampler_open(sampler **out, int32_t n_vocab, fl_err *err)
     sampler *s = calloc(1, sizeof *s);
     if (!s) return fl_fail(err, FL_FULL, "sampler: no memory");
     s->n_vocab = n_vocab;
+    s->grid = grid_of(n_vocab);
     s->adjusted = malloc(n * sizeof *s->adjusted);
     s->weights = malloc(n * sizeof *s->weights);
     s->block_ends = malloc(n_blocks * sizeof *s->block_ends);
@@ -179,58 +190,45 @@ static float distance(float best, float x, float temperature)
     return x == best ? 0.0f : (best - x) / temperature;
 }
 
-/* Sum of up to 256 weights in 16 lanes, then the tree of kernels/ops.h. */
-static float block_sum(const float *w, int32_t n)
-{
-    float lane[LANES] = { 0 };
-    int32_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (int l = 0; l < LANES; l++) lane[l] += w[i + l];
-    }
-    for (int l = 0; i < n; i++, l++) lane[l] += w[i];
-    for (int half = LANES / 2; half > 0; half /= 2) {
-        for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-    }
-    return lane[0];
-}
+static float weight_at(const sampler *s, float d) { return (float)(((double)fl_expf(-d) + s->grid) - s->grid); }
 
 /* Fill block_ends from the first n weights and return the total. */
 static double sum_blocks(sampler *s, int32_t n)
 {
     double total = 0.0;
     for (int32_t i = 0, b = 0; i < n; i += BLOCK, b++) {
-        total += (double)block_sum(s->weights + i, n - i < BLOCK ? n - i : BLOCK);
+        double lane[LANES] = { 0 };
+        int32_t j = i, end = n - i < BLOCK ? n : i + BLOCK;
+        for (; j + LANES <= end; j += LANES) {
+            for (int l = 0; l < LANES; l++) lane[l] += (double)s->weights[j + l];
+        }
+        for (int l = 0; j < end; j++, l++) lane[l] += (double)s->weights[j];
+        for (int l = 0; l < LANES; l++) total += lane[l];
         s->block_ends[b] = total;
     }
     return total;
 }
 
-/* Index of the first of n weights at which the running sum passes u * total; weights of zero are never chosen. */
+/* Index of the first of n weights at which the running sum passes u * total: below total, so there is one, and its weight is above zero. */
 static int32_t draw(const sampler *s, int32_t n, double total, float u)
 {
     double target = (double)u * total;
-    int32_t n_blocks = (n + BLOCK - 1) / BLOCK, b = 0;
-    while (b + 1 < n_blocks && s->block_ends[b] <= target) b++;
+    int32_t b = 0;
+    while (s->block_ends[b] <= target) b++;
     double sum = b > 0 ? s->block_ends[b - 1] : 0.0;
-    int32_t end = (b + 1) * BLOCK < n ? (b + 1) * BLOCK : n;
-    int32_t last = -1;                                   /* where rounding leaves the walk just short */
-    for (int32_t i = b * BLOCK; i < end; i++) {
-        if (s->weights[i] <= 0.0f) continue;
-        last = i;
+    for (int32_t i = b * BLOCK; i < n; i++) {
         sum += (double)s->weights[i];
         if (sum > target) return i;
     }
-    for (int32_t i = b * BLOCK - 1; last < 0; i--) {
-        if (s->weights[i] > 0.0f) last = i;
-    }
-    return last;
+    FL_ASSERT(false);
+    return -1;
 }
 
 /* Temperature and min_p only. */
 static int32_t draw_by_id(sampler *s, const float *x, float best, const sampling *p, float u)
 {
     for (int32_t i = 0; i < s->n_vocab; i++) {
-        float w = fl_expf(-distance(best, x[i], p->temperature));
+        float w = weight_at(s, distance(best, x[i], p->temperature));
         s->weights[i] = w < p->min_p ? 0.0f : w;
     }
     double total = sum_blocks(s, s->n_vocab);
@@ -304,36 +302,21 @@ static int32_t gather(sampler *s, const float *x, float best, float temperature,
     return n;
 }
 
-/* The first `n` sorted entries' weights by rank and their block sums, each block one float after the other. */
-static double weigh_sorted(sampler *s, const float *x, float best, float temperature, int32_t n)
+/* The first `n` sorted entries' weights by rank. */
+static void weigh_sorted(sampler *s, const float *x, float best, float temperature, int32_t n)
 {
-    double total = 0.0;
-    for (int32_t i = 0, b = 0; i < n; i += BLOCK, b++) {
-        float sum = 0.0f;
-        for (int32_t j = i; j < n && j < i + BLOCK; j++) {
-            float w = fl_expf(-distance(best, x[(uint32_t)s->sorted[j]], temperature));
-            s->weights[j] = w;
-            sum += w;
-        }
-        total += (double)sum;
-        s->block_ends[b] = total;
-    }
-    return total;
+    for (int32_t i = 0; i < n; i++) s->weights[i] = weight_at(s, distance(best, x[(uint32_t)s->sorted[i]], temperature));
 }
 
-/* How many of the first n sorted entries make up `want`, at least one; n + 1 when all of them do not. */
+/* How many of the first n weights make up `want`, which all of them do. */
 static int32_t prefix_of(const sampler *s, int32_t n, double want)
 {
-    double base = 0.0;
-    for (int32_t i = 0, b = 0; i < n; i += BLOCK, b++) {
-        if (s->block_ends[b] < want) { base = s->block_ends[b]; continue; }
-        float sum = 0.0f;
-        for (int32_t j = i; j < n && j < i + BLOCK; j++) {
-            sum += s->weights[j];
-            if (base + (double)sum >= want) return j + 1;
-        }
+    double sum = 0.0;
+    for (int32_t i = 0; i < n; i++) {
+        sum += (double)s->weights[i];
+        if (sum >= want) return i + 1;
     }
-    return n + 1;
+    return n;
 }
 
 /* Sort at least the k best. */
@@ -347,27 +330,22 @@ static int32_t gather_top_k(sampler *s, const float *x, float best, float temper
     return k;
 }
 
-/* Sort the entries that reach top_p of the whole mass; returns how many are kept. The buckets' masses say where to look; the sorted sums decide,
- * so where the two disagree by rounding everything is taken. */
+/* Sort at least the entries that reach top_p of the whole mass, by the buckets' masses; returns how many reach it. */
 static int32_t gather_top_p(sampler *s, const float *x, float best, const sampling *p)
 {
+    double total = 0.0;
     for (uint32_t b = 0; b < N_BUCKETS; b++) s->bucket_mass[b] = 0.0;
     for (int32_t i = 0; i < s->n_vocab; i++) {
-        float d = distance(best, x[i], p->temperature), w = fl_expf(-d);
-        s->weights[i] = w;
-        s->bucket_mass[bucket_of(d)] += (double)w;
+        float d = distance(best, x[i], p->temperature);
+        s->bucket_mass[bucket_of(d)] += (double)weight_at(s, d);
     }
-    double want = (double)p->top_p * sum_blocks(s, s->n_vocab);
-    double mass = s->bucket_mass[0];
+    for (uint32_t b = 0; b < N_BUCKETS; b++) total += s->bucket_mass[b];
+    double want = (double)p->top_p * total, mass = s->bucket_mass[0];
     uint32_t bucket = 0;
-    while (bucket + 1 < N_BUCKETS && mass < want) mass += s->bucket_mass[++bucket];
-    for (;; bucket = N_BUCKETS - 1) {
-        int32_t n = gather(s, x, best, p->temperature, bucket);
-        weigh_sorted(s, x, best, p->temperature, n);
-        int32_t keep = prefix_of(s, n, want);
-        if (keep <= n) return keep;
-        if (bucket == N_BUCKETS - 1) return n;
-    }
+    while (mass < want) mass += s->bucket_mass[++bucket];
+    int32_t n = gather(s, x, best, p->temperature, bucket);
+    weigh_sorted(s, x, best, p->temperature, n);
+    return prefix_of(s, n, want);
 }
 
 /* top_k or top_p, with min_p. */
@@ -377,16 +355,13 @@ static int32_t draw_sorted(sampler *s, const float *x, float best, const samplin
     bool cut_k = p->top_k > 0 && p->top_k < s->n_vocab, cut_p = p->top_p < 1.0f;
     if (cut_k) {
         n = gather_top_k(s, x, best, p->temperature, p->top_k);
-        double total = weigh_sorted(s, x, best, p->temperature, n);
-        if (cut_p) {
-            int32_t keep = prefix_of(s, n, (double)p->top_p * total);
-            n = keep < n ? keep : n;
-        }
+        weigh_sorted(s, x, best, p->temperature, n);
+        if (cut_p) n = prefix_of(s, n, (double)p->top_p * sum_blocks(s, n));
     } else {
         n = gather_top_p(s, x, best, p);
     }
     while (n > 1 && s->weights[n - 1] < p->min_p) n--;
-    double total = weigh_sorted(s, x, best, p->temperature, n);
+    double total = sum_blocks(s, n);
     s->last = LAST_SORTED;
     s->last_n = n;
     s->last_total = total;

@@ -3,8 +3,10 @@
  *          (end ids to -inf), then greedy when temperature is 0; else / temperature, top_k, top_p, min_p (that order, each as transformers'
  *          logits processors keep tokens: at least one; top_k keeps ties of the k-th to the lowest ids; top_p the smallest descending prefix with
  *          cumulative >= p; min_p relative to the best), one draw by inverse CDF.
- * Ties     always to the lowest id. Sums over sorted probabilities run in blocks of 256 of that order, then over blocks.
- *          A draw runs over sorted order when top_k or top_p is on, else over id order, also in blocks of 256.
+ * Ties     always to the lowest id.
+ * Weights  w = exp(-(best - logit) / temperature), rounded to a whole number of 2^(bits - 53), where bits is the least number, 8 at least, for which the vocabulary has no more
+ *          than 2^bits ids: so every sum of weights is exact, whatever its order, and what weighs less than half a unit (2^-36 of the best for 150,000 to 262,144 ids; u has 24 bits) is
+ *          never drawn. A draw takes the first token at which the running sum passes u times the sum of what is kept: in sorted order when top_k or top_p is on, else in id order.
  * Random   Philox4x32-10 (Salmon et al. 2011): key = seed, counter = (index of the token, sample, low and high word of id_hash), u = (word 0 >> 8) * 2^-24.
  * Threads  a sampler belongs to one thread; it allocates only in sampler_open. */
 #ifndef ENGINE_SAMPLER_H

@@ -1,6 +1,7 @@
 #include "proto/bytes.h"
 
 #define XXH_STATIC_LINKING_ONLY                          /* the state on the stack: no allocation a checksum */
+#include <string.h>
 #include <xxhash.h>
 
 uint64_t fl_checksum(uint64_t seed, const fl_bytes *pieces, int n_pieces)
@@ -11,6 +12,13 @@ uint64_t fl_checksum(uint64_t seed, const fl_bytes *pieces, int n_pieces)
     for (int i = 0; i < n_pieces; i++)
         if (pieces[i].bytes) XXH3_64bits_update(&state, pieces[i].data, pieces[i].bytes);
     return XXH3_64bits_digest(&state);
+}
+
+void fl_bytes_text(char *out, size_t capacity, fl_bytes bytes)
+{
+    size_t n = bytes.bytes < capacity - 1 ? bytes.bytes : capacity - 1;
+    if (n) memcpy(out, bytes.data, n);
+    out[n] = '\0';
 }
 
 uint8_t *fl_put_varint(uint8_t *out, uint32_t v)

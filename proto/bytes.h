@@ -11,6 +11,9 @@ typedef struct { const void *data; size_t bytes; } fl_bytes;
 /* XXH3-64 with `seed` over the pieces as if they lay back to back. */
 uint64_t fl_checksum(uint64_t seed, const fl_bytes *pieces, int n_pieces);
 
+/* As a string of at most capacity - 1 bytes, cut where it is longer. */
+void fl_bytes_text(char *out, size_t capacity, fl_bytes bytes);
+
 /* LEB128 of 32 bits: seven bits a byte, low ones first, the top bit set on all but the last byte. put returns the end of what
  * it wrote; get takes only the shortest form at data[*at .. n_bytes), so a number has one encoding, and gives FL_NO_VARINT otherwise. */
 #define FL_VARINT_BYTES_MAX 5

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *name; fl_retry retry; const char *meaning; } table[] = {
-#define FL_STATUS_ROW(code, number, retry, meaning) [number] = { #code, FL_RETRY_##retry, meaning },
+static const struct { const char *name, *meaning; } table[] = {
+#define FL_STATUS_ROW(code, number, meaning) [number] = { #code, meaning },
     FL_STATUS_TABLE(FL_STATUS_ROW)
 #undef FL_STATUS_ROW
 };
@@ -62,11 +62,6 @@ const char *fl_status_name(fl_status code)
 const char *fl_status_meaning(fl_status code)
 {
     return (unsigned)code < FL_STATUS_COUNT ? table[code].meaning : "a status this build does not know";
-}
-
-fl_retry fl_status_retry(fl_status code)
-{
-    return (unsigned)code < FL_STATUS_COUNT ? table[code].retry : FL_RETRY_OURS;
 }
 
 void fl_assert_failed(const char *condition, const char *file, int line)

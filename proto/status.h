@@ -8,29 +8,24 @@
 extern "C" {
 #endif
 
-/* Retry class: what a coordinator does with an attempt that ended so.
- *   DONE   no failure.          AGAIN  the world may be better later: another attempt is worth it.
- *   NEVER  a function of the input alone: another attempt ends the same.    OURS  a broken assumption of ours. */
-typedef enum { FL_RETRY_DONE, FL_RETRY_AGAIN, FL_RETRY_NEVER, FL_RETRY_OURS } fl_retry;
-
-/*       code            number  retry   meaning */
+/*       code            number  meaning */
 #define FL_STATUS_TABLE(X) \
-    X(FL_OK,             0, DONE,  "success") \
-    X(FL_INVALID,        1, NEVER, "an argument or input outside its domain") \
-    X(FL_IO,             2, AGAIN, "a file, disk or device failed") \
-    X(FL_FULL,           3, AGAIN, "no room: memory, a queue, blocks, slots") \
-    X(FL_CORRUPT,        4, NEVER, "bytes that fail their checksum or their format") \
-    X(FL_UNSUPPORTED,    5, NEVER, "well-formed, but nothing here can serve it") \
-    X(FL_NOT_FOUND,      6, NEVER, "a name, id or file that is not there") \
-    X(FL_CONFLICT,       7, NEVER, "what exists already says otherwise") \
-    X(FL_TIMEOUT,        8, AGAIN, "a deadline passed") \
-    X(FL_CLOSED,         9, AGAIN, "the peer or the object is gone") \
-    X(FL_DISK_FULL,     10, AGAIN, "the file system has no space left") \
-    X(FL_GPU,           11, AGAIN, "the GPU refused or failed") \
-    X(FL_AGAIN,         12, AGAIN, "nothing now; call again later")
+    X(FL_OK,             0, "success") \
+    X(FL_INVALID,        1, "an argument or input outside its domain") \
+    X(FL_IO,             2, "a file, disk or device failed") \
+    X(FL_FULL,           3, "no room: memory, a queue, blocks, slots") \
+    X(FL_CORRUPT,        4, "bytes that fail their checksum or their format") \
+    X(FL_UNSUPPORTED,    5, "well-formed, but nothing here can serve it") \
+    X(FL_NOT_FOUND,      6, "a name, id or file that is not there") \
+    X(FL_CONFLICT,       7, "what exists already says otherwise") \
+    X(FL_TIMEOUT,        8, "a deadline passed") \
+    X(FL_CLOSED,         9, "the peer or the object is gone") \
+    X(FL_DISK_FULL,     10, "the file system has no space left") \
+    X(FL_GPU,           11, "the GPU refused or failed") \
+    X(FL_AGAIN,         12, "nothing now; call again later")
 
 typedef enum {
-#define FL_STATUS_ENUM(code, number, retry, meaning) code = number,
+#define FL_STATUS_ENUM(code, number, meaning) code = number,
     FL_STATUS_TABLE(FL_STATUS_ENUM)
 #undef FL_STATUS_ENUM
     FL_STATUS_COUNT
@@ -47,7 +42,6 @@ fl_status fl_fail_errno(fl_err *err, int error_number, const char *format, ...) 
 
 const char *fl_status_name(fl_status code);      /* "FL_IO"; "FL_?" for a number that is not ours */
 const char *fl_status_meaning(fl_status code);
-fl_retry    fl_status_retry(fl_status code);
 
 /* A broken assumption of ours ends the process, also in release builds: the lease runs out, another attempt starts. */
 #define FL_ASSERT(condition) ((condition) ? (void)0 : fl_assert_failed(#condition, __FILE__, __LINE__))

@@ -2,30 +2,23 @@
 #include "worker/engine_child.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 #include "proto/demo_path.h"
 #include "proto/log.h"
 #include "proto/wire.h"
+#include "worker/child_loop.h"
 #include "worker/gpu_module.h"
 #include "worker/gpu_place.h"
 #include "worker/row_prep.h"
 
 #define EVENTS_MAX 64
-#define MESSAGES_A_TURN 8            /* messages read between two batch steps */
-#define ARENA_KEPT_BYTES (4 << 20)   /* behind a message with a very long line */
-#define BEAT_MS 1000
 #define CREDIT_TOKENS_A_SEQUENCE 512 /* granted work a place in the batch: enough that a finished sequence finds the next one waiting */
 
 /* A granted row: first with the row thread, then in the engine. */
@@ -45,22 +38,14 @@ typedef struct {
     engine *engine;                  /* owned */
     row_maker *maker;                /* owned */
     row_prep *prep;                  /* owned */
+    bool is_demo;                    /* it is announced by that name, whatever folder it lies in */
     char model[PATH_MAX];
     slot *slots; uint32_t n_slots, n_used;       /* owned */
     uint32_t n_preparing;
     uint32_t n_waiting_samples;      /* of the rows being prepared */
     job_settings **jobs; uint32_t n_jobs;        /* owned */
     bool may_have_work;              /* the engine has not said FL_AGAIN since the last request */
-    bool was_busy, stopping, draining;
-    int64_t beat_at_ms;
 } child;
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* ---- slots ---- */
 
@@ -127,13 +112,13 @@ static void sample_set_done(slot *s, uint32_t sample)
 
 /* ---- what the child says ---- */
 
-static fl_status say_hello(child *c, const worker_options *options, fl_err *err)
+static fl_status say_hello(const child *c, fl_err *err)
 {
     const engine_info *info = engine_describe(c->engine);
     uint64_t batch = (uint64_t)info->batch_max, kv = 2 * (uint64_t)info->kv_tokens, context = (uint64_t)info->context_max;
     uint64_t credit = batch * CREDIT_TOKENS_A_SEQUENCE < kv ? batch * CREDIT_TOKENS_A_SEQUENCE : kv;
     wire_msg m = { .type = WIRE_HELLO, .hello = {
-        .release = wire_text(TOKENFLEET_VERSION), .model = wire_text(strcmp(options->model, FL_DEMO_MODEL) ? info->name : FL_DEMO_MODEL),
+        .release = wire_text(TOKENFLEET_VERSION), .model = wire_text(c->is_demo ? FL_DEMO_MODEL : info->name),
         .fingerprint = wire_text(info->fingerprint), .numerics = wire_text(info->numerics), .n_vocab = (uint64_t)info->n_vocab, .context = context,
         .credit_tokens = credit > context ? credit : context, .credit_bytes = ENGINE_CHILD_CREDIT_BYTES, .has_tokenizer = info->has_tokenizer,
     } };
@@ -156,15 +141,19 @@ static fl_status say_detok(child *c, fl_err *err)
     return st;
 }
 
-static fl_status say_beat(child *c, int64_t now, fl_err *err)
+static fl_status greet(void *context, fl_err *err)
 {
+    child *c = context;
+    fl_status st = say_hello(c, err);
+    return st == FL_OK ? say_detok(c, err) : st;
+}
+
+static void count(void *context, wire_beat *beat)
+{
+    const child *c = context;
     engine_stats stats = engine_read_stats(c->engine);
-    wire_msg m = { .type = WIRE_BEAT, .beat = {
-        .prefill_tokens = stats.prefill_tokens, .decode_tokens = stats.decode_tokens, .running = stats.running,
-        .waiting = stats.waiting + c->n_waiting_samples, .preemptions = stats.preemptions, .draining = c->draining,
-    } };
-    c->beat_at_ms = now + BEAT_MS;
-    return wire_send_fd(c->fd, &m, err);
+    *beat = (wire_beat){ .prefill_tokens = stats.prefill_tokens, .decode_tokens = stats.decode_tokens, .running = stats.running,
+                         .waiting = stats.waiting + c->n_waiting_samples, .preemptions = stats.preemptions };
 }
 
 static fl_status say_row_error(child *c, const slot *s, fl_row_error code, const char *text, fl_err *err)
@@ -207,8 +196,9 @@ static const job_settings *find_job(const child *c, uint64_t job)
 }
 
 /* Jobs are kept until the process ends: rows being prepared borrow them, and each is a few dozen bytes. */
-static fl_status hear_job(child *c, const wire_job *m, fl_err *err)
+static fl_status hear_job(void *context, const wire_job *m, fl_err *err)
 {
+    child *c = context;
     if (find_job(c, m->job)) return FL_OK;
     job_settings **grown = realloc(c->jobs, (c->n_jobs + 1) * sizeof *grown);
     if (grown) c->jobs = grown;
@@ -224,8 +214,9 @@ static fl_status hear_job(child *c, const wire_job *m, fl_err *err)
     return FL_OK;
 }
 
-static fl_status hear_grant(child *c, const wire_msg *m, fl_arena *arena, fl_err *err)
+static fl_status hear_grant(void *context, const wire_msg *m, fl_arena *arena, fl_err *err)
 {
+    child *c = context;
     const wire_grant *g = &m->grant;
     uint32_t part = 0;
     const job_settings *job = find_job(c, g->job);
@@ -262,8 +253,9 @@ static void revoke_sample(child *c, slot *s, uint64_t sample)
     }
 }
 
-static void hear_revoke(child *c, const wire_revoke *m)
+static void hear_revoke(void *context, const wire_revoke *m)
 {
+    child *c = context;
     for (uint32_t k = 0; k < c->n_slots; k++) {
         slot *s = &c->slots[k];
         if (s->state == SLOT_FREE || s->lease != m->lease) continue;
@@ -271,37 +263,6 @@ static void hear_revoke(child *c, const wire_revoke *m)
         for (uint32_t i = 0; i < m->rows.n && s->state != SLOT_FREE; i++)
             if (m->rows.v[i] == s->row) revoke_sample(c, s, m->samples.n ? m->samples.v[i] : WIRE_WHOLE_ROW);
     }
-}
-
-static fl_status hear(child *c, const wire_msg *m, fl_arena *arena, fl_err *err)
-{
-    switch (m->type) {
-    case WIRE_JOB: return hear_job(c, &m->job, err);
-    case WIRE_GRANT: return hear_grant(c, m, arena, err);
-    case WIRE_REVOKE: hear_revoke(c, &m->revoke); return FL_OK;
-    case WIRE_STOP:
-        c->draining = m->stop.drain;
-        c->stopping = !m->stop.drain;
-        return FL_OK;
-    default: return fl_fail(err, FL_CORRUPT, "worker: an engine process takes no %s", wire_type_name(m->type));
-    }
-}
-
-/* Read the messages that are there, a few at most, so that a long stream of them does not hold up the batch. */
-static fl_status hear_all(child *c, fl_arena *arena, fl_err *err)
-{
-    for (int i = 0; i < MESSAGES_A_TURN && !c->stopping; i++) {
-        struct pollfd p = { .fd = c->fd, .events = POLLIN };
-        int n = poll(&p, 1, 0);
-        if (n < 0 && errno != EINTR) return fl_fail_errno(err, errno, "worker: poll the socket pair");
-        if (n <= 0) return FL_OK;
-        wire_msg m;
-        fl_arena_trim(arena, ARENA_KEPT_BYTES);
-        fl_status st = wire_recv_fd(c->fd, &m, arena, err);
-        if (st == FL_OK) st = hear(c, &m, arena, err);
-        if (st != FL_OK) return st;
-    }
-    return FL_OK;
 }
 
 /* ---- prepared rows into the engine, events out of it ---- */
@@ -402,30 +363,26 @@ static fl_status step(child *c, fl_err *err)
     return st;
 }
 
-/* Sleep until a message, a prepared row or, with rows under way, the next beat. */
-static fl_status rest(child *c, int64_t now, fl_err *err)
+static bool is_busy(const void *context)
 {
-    struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN }, { .fd = c->wake_fd, .events = POLLIN } };
-    int64_t left = c->beat_at_ms - now;
-    int timeout = c->may_have_work ? 0 : c->n_used == 0 ? -1 : left > 0 ? (int)left : 0;
-    if (poll(p, 2, timeout) < 0 && errno != EINTR) return fl_fail_errno(err, errno, "worker: poll the socket pair");
-    return FL_OK;
+    const child *c = context;
+    return c->n_used > 0;
 }
 
-static fl_status serve(child *c, fl_arena *arena, fl_err *err)
+/* A prepared row wakes it; with work in the engine it does not sleep. */
+static int wake(const void *context, int64_t now, int64_t *until_ms)
 {
-    fl_status st = FL_OK;
-    while (st == FL_OK && !c->stopping && !(c->draining && c->n_used == 0)) {
-        int64_t now = now_ms();
-        bool busy = c->n_used > 0;
-        if (busy ? now >= c->beat_at_ms : c->was_busy) st = say_beat(c, now, err);
-        c->was_busy = busy;
-        if (st == FL_OK && !c->may_have_work) st = rest(c, now, err);
-        if (st == FL_OK) st = hear_all(c, arena, err);
-        if (st == FL_OK && !c->stopping) st = take_prepared(c, err);
-        if (st == FL_OK && !c->stopping && c->may_have_work) st = step(c, err);
-    }
-    return st;
+    const child *c = context;
+    if (c->may_have_work) *until_ms = now;
+    return c->wake_fd;
+}
+
+static fl_status work(void *context, int64_t now, fl_err *err)
+{
+    child *c = context;
+    (void)now;
+    fl_status st = take_prepared(c, err);
+    return st == FL_OK && c->may_have_work ? step(c, err) : st;
 }
 
 /* Before anything of the GPU is opened: threads and memory go where this one is. */
@@ -441,8 +398,10 @@ static fl_status pin_to_gpu(int32_t gpu, fl_err *err)
     return FL_OK;
 }
 
-static fl_status child_open(child *c, const worker_options *options, fl_err *err)
+static fl_status open_engine(void *context, const worker_options *options, fl_err *err)
 {
+    child *c = context;
+    *c = (child){ .fd = options->serve_fd, .wake_fd = -1, .is_demo = strcmp(options->model, FL_DEMO_MODEL) == 0 };
     fl_status st;
     fl_err why = { 0 };
     engine_options e = { .model = c->model, .n_threads = options->n_threads, .batch_max = options->batch_max, .prefill_budget = options->prefill_budget,
@@ -457,8 +416,9 @@ static fl_status child_open(child *c, const worker_options *options, fl_err *err
     return row_prep_start(&c->prep, c->maker, c->wake_fd, err);
 }
 
-static void child_close(child *c)
+static void close_engine(void *context)
 {
+    child *c = context;
     row_prep_stop(c->prep);
     row_maker_close(c->maker);
     engine_close(c->engine);
@@ -472,19 +432,6 @@ static void child_close(child *c)
     if (c->wake_fd >= 0) close(c->wake_fd);
 }
 
-/* Ctrl-C reaches the whole terminal group: who ends, and when, is the starter's decision, told by STOP or the end of the stream. */
-static void settle_process(int fd)
-{
-    char name[32];
-    prctl(PR_SET_NAME, "tokenfleet-eng");
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);              /* the chat template's process must not hold the stream open */
-    snprintf(name, sizeof name, "engine %d", (int)getpid());
-    fl_log_name(name);
-}
-
 /* With a limit of its own, an allocation that fails was refused to this process, whatever others take. */
 static bool has_memory_limit(void)
 {
@@ -492,29 +439,16 @@ static bool has_memory_limit(void)
     return getrlimit(RLIMIT_AS, &space) == 0 && getrlimit(RLIMIT_DATA, &data) == 0 && (space.rlim_cur != RLIM_INFINITY || data.rlim_cur != RLIM_INFINITY);
 }
 
+static int failed(fl_status st, const fl_err *err)
+{
+    bool is_own_limit = st == FL_FULL && has_memory_limit();
+    fprintf(stderr, "tokenfleet-worker: the engine stops: %s%s\n", err->text, is_own_limit ? " (it reached the limit that ulimit sets this process)" : "");
+    return is_own_limit ? WORKER_ENDED_MEMORY : st == FL_GPU ? WORKER_ENDED_GPU : WORKER_ENDED_FAILED;
+}
+
 int engine_child_main(const worker_options *options)
 {
-    fl_err err = { 0 };
-    fl_arena arena;
-    child c = { .fd = options->serve_fd, .wake_fd = -1 };
-    int status = WORKER_ENDED_WELL;
-    settle_process(c.fd);
-    fl_arena_init(&arena, 64 * 1024, 0);
-    if (child_open(&c, options, &err) != FL_OK) {
-        fprintf(stderr, "tokenfleet-worker: %s\n", err.text);
-        status = WORKER_ENDED_ENVIRONMENT;
-        goto done;
-    }
-    fl_status st = say_hello(&c, options, &err);
-    if (st == FL_OK) st = say_detok(&c, &err);
-    if (st == FL_OK) st = serve(&c, &arena, &err);
-    if (st != FL_OK && st != FL_CLOSED) {                        /* FL_CLOSED: the starter is gone, so nobody waits for anything */
-        bool is_own_limit = st == FL_FULL && has_memory_limit();
-        fprintf(stderr, "tokenfleet-worker: the engine stops: %s%s\n", err.text, is_own_limit ? " (it reached the limit that ulimit sets this process)" : "");
-        status = is_own_limit ? WORKER_ENDED_MEMORY : st == FL_GPU ? WORKER_ENDED_GPU : WORKER_ENDED_FAILED;
-    }
-done:
-    child_close(&c);
-    fl_arena_fini(&arena);
-    return status;
+    static const child_kind kind = { "tokenfleet-eng", "engine", "an engine process", open_engine, greet, hear_job, hear_grant, hear_revoke, is_busy, count, wake, work, failed, close_engine };
+    child c;
+    return child_loop_main(&kind, &c, options);
 }

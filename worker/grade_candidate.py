@@ -92,8 +92,8 @@ def check_here(job, function, posix):
 
 
 def failure_of(error):
-    if isinstance(error, MemoryError):
-        return "memory", "MemoryError"
+    if is_memory(error):
+        return "memory", (type(error).__name__ + ": " + str(error))[:300]
     if isinstance(error, Failed):
         return "wrong", str(error)
     kind = "wrong" if isinstance(error, AssertionError) else "error"

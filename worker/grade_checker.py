@@ -17,7 +17,6 @@ class Raised:
     """What the proxy knows about the completion so far."""
     gone = False                             # its process ended, or it sent what is no reply
     too_long = False
-    memory = False
     errors = []                              # the exceptions that came from it
 
 
@@ -147,7 +146,6 @@ def make_proxy(job, link, trusted):
         error = make_exception(value[0], value[1], trusted)
         if isinstance(error, (StopIteration, StopAsyncIteration, GeneratorExit)) and type(error).__name__ not in job["test"]:
             error = RuntimeError(sentence_of(error))      # it would end a loop or map() of the test as if all were done
-        Raised.memory = Raised.memory or isinstance(error, MemoryError)
         Raised.errors.append(error)
         return error
 
@@ -183,8 +181,8 @@ def judge(job, error):
     if isinstance(error, NotPlain):
         return "not_plain", "the test passes an argument of type %s" % error
     if any(error is known for known in Raised.errors):
-        if isinstance(error, MemoryError):
-            return "memory", "the completion raised MemoryError"
+        if is_memory(error):
+            return "memory", "the completion raised " + sentence_of(error)
         return "error", "the completion raised " + sentence_of(error)
     if isinstance(error, Failed):
         return "wrong", str(error)
@@ -210,8 +208,8 @@ def load_completion(job, link):
         if kind == b"S":
             return "syntax", str(value)
         error = make_exception(value[0], value[1], {})
-        if isinstance(error, MemoryError):
-            return "memory", "the completion raised MemoryError"
+        if is_memory(error):
+            return "memory", "the completion raised " + sentence_of(error)
         return "error", "the completion raised " + sentence_of(error)
     except (BadBytes, TypeError, IndexError, KeyError):
         Raised.gone = True

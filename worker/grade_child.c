@@ -1,16 +1,10 @@
 /* grade_child.c - see grade_child.h. */
 #include "worker/grade_child.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 #include "proto/code_extract.h"
 #include "proto/grade_line.h"
@@ -18,11 +12,10 @@
 #include "proto/log.h"
 #include "proto/verdict.h"
 #include "proto/wire.h"
+#include "worker/child_loop.h"
 #include "worker/grader.h"
 
-#define BEAT_MS 1000
 #define REFUSED_MS 1000              /* between tries while the machine starts no sandbox */
-#define ARENA_KEPT_BYTES (4 << 20)
 #define CREDIT_A_SLOT 16             /* samples a place in flight: enough that the next ones are here before the first are done */
 
 #define VERDICT_IS_SAME(NAME, number, name, meaning) _Static_assert((int)GRADE_##NAME + 1 == (int)FL_VERDICT_##NAME, "the grader's verdicts and the wire's are one list");
@@ -38,19 +31,12 @@ typedef struct { grant_row *row; uint32_t sample; uint64_t tag; item_state state
 typedef struct {
     int fd;
     bool details;
+    uint64_t n_slots;
     grader *grader;                      /* owned */
     item *items; size_t n_items, capacity;       /* owned; in order of arrival */
     uint64_t next_tag, n_verdicts;
-    bool was_busy, stopping, draining;
-    int64_t beat_at_ms, refused_until_ms;
+    int64_t refused_until_ms;
 } child;
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* ---- what it holds ---- */
 
@@ -88,20 +74,19 @@ static fl_status add_items(child *c, grant_row *row, uint32_t n, fl_err *err)
 
 /* ---- what the child says ---- */
 
-static fl_status say_hello(child *c, const worker_options *options, fl_err *err)
+static fl_status greet(void *context, fl_err *err)
 {
-    uint64_t slots = options->n_threads ? (uint64_t)options->n_threads : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN);
-    wire_msg m = { .type = WIRE_HELLO, .hello = { .release = wire_text(TOKENFLEET_VERSION), .grades = 1, .credit_tokens = slots * CREDIT_A_SLOT } };
+    child *c = context;
+    wire_msg m = { .type = WIRE_HELLO, .hello = { .release = wire_text(TOKENFLEET_VERSION), .grades = 1, .credit_tokens = c->n_slots * CREDIT_A_SLOT } };
     return wire_send_fd(c->fd, &m, err);
 }
 
-static fl_status say_beat(child *c, int64_t now, fl_err *err)
+static void count(void *context, wire_beat *beat)
 {
-    uint64_t running = 0;
-    for (size_t i = 0; i < c->n_items; i++) running += c->items[i].state == ITEM_RUNNING;
-    wire_msg m = { .type = WIRE_BEAT, .beat = { .decode_tokens = c->n_verdicts, .running = running, .waiting = c->n_items - running, .draining = c->draining } };
-    c->beat_at_ms = now + BEAT_MS;
-    return wire_send_fd(c->fd, &m, err);
+    const child *c = context;
+    for (size_t i = 0; i < c->n_items; i++) beat->running += c->items[i].state == ITEM_RUNNING;
+    beat->decode_tokens = c->n_verdicts;
+    beat->waiting = c->n_items - beat->running;
 }
 
 static fl_status say_row_error(child *c, uint64_t job, uint64_t lease, uint64_t row, const char *text, fl_err *err)
@@ -150,8 +135,15 @@ static fl_status hear_row(child *c, const wire_grant *g, uint32_t i, fl_bytes li
     return fl_fail(err, st, "worker: %.400s", why.text);
 }
 
-static fl_status hear_grant(child *c, const wire_msg *m, fl_arena *arena, fl_err *err)
+static fl_status hear_job(void *context, const wire_job *m, fl_err *err)
 {
+    (void)context, (void)m, (void)err;                    /* nothing in it matters here */
+    return FL_OK;
+}
+
+static fl_status hear_grant(void *context, const wire_msg *m, fl_arena *arena, fl_err *err)
+{
+    child *c = context;
     uint32_t part = 0;
     for (uint32_t i = 0; i < m->grant.rows.n; i++) {
         fl_bytes line = wire_line_next(m, &part, arena);
@@ -172,37 +164,11 @@ static bool is_revoked(const item *it, const wire_revoke *m)
     return m->rows.n == 0;
 }
 
-static fl_status hear(child *c, const wire_msg *m, fl_arena *arena, fl_err *err)
+static void hear_revoke(void *context, const wire_revoke *m)
 {
-    switch (m->type) {
-    case WIRE_JOB: return FL_OK;
-    case WIRE_GRANT: return hear_grant(c, m, arena, err);
-    case WIRE_REVOKE:
-        for (size_t i = c->n_items; i-- > 0;)
-            if (is_revoked(&c->items[i], &m->revoke)) forget_item(c, i);
-        return FL_OK;
-    case WIRE_STOP:
-        c->draining = m->stop.drain;
-        c->stopping = !m->stop.drain;
-        return FL_OK;
-    default: return fl_fail(err, FL_CORRUPT, "worker: a grading process takes no %s", wire_type_name(m->type));
-    }
-}
-
-static fl_status hear_all(child *c, fl_arena *arena, fl_err *err)
-{
-    while (!c->stopping) {
-        struct pollfd p = { .fd = c->fd, .events = POLLIN };
-        int n = poll(&p, 1, 0);
-        if (n < 0 && errno != EINTR) return fl_fail_errno(err, errno, "worker: poll the socket pair");
-        if (n <= 0) return FL_OK;
-        wire_msg m;
-        fl_arena_trim(arena, ARENA_KEPT_BYTES);
-        fl_status st = wire_recv_fd(c->fd, &m, arena, err);
-        if (st == FL_OK) st = hear(c, &m, arena, err);
-        if (st != FL_OK) return st;
-    }
-    return FL_OK;
+    child *c = context;
+    for (size_t i = c->n_items; i-- > 0;)
+        if (is_revoked(&c->items[i], m)) forget_item(c, i);
 }
 
 /* ---- samples into the grader, verdicts out of it ---- */
@@ -285,67 +251,52 @@ static fl_status step(child *c, int64_t now, fl_err *err)
     return take_verdicts(c, err);
 }
 
-static fl_status rest(child *c, int64_t now, fl_err *err)
+static bool is_busy(const void *context)
 {
-    bool is_refused = now < c->refused_until_ms;
-    struct pollfd p[2] = { { .fd = c->fd, .events = POLLIN }, { .fd = is_refused ? -1 : grader_fd(c->grader), .events = POLLIN } };
-    int64_t until = is_refused && c->refused_until_ms < c->beat_at_ms ? c->refused_until_ms : c->beat_at_ms, left = until - now;
-    if (poll(p, 2, c->n_items == 0 ? -1 : left > 0 ? (int)left : 0) < 0 && errno != EINTR) return fl_fail_errno(err, errno, "worker: poll the socket pair");
-    return FL_OK;
+    const child *c = context;
+    return c->n_items > 0;
 }
 
-static fl_status serve(child *c, fl_arena *arena, fl_err *err)
+static int wake(const void *context, int64_t now, int64_t *until_ms)
 {
-    fl_status st = FL_OK;
-    while (st == FL_OK && !c->stopping && !(c->draining && c->n_items == 0)) {
-        int64_t now = now_ms();
-        bool busy = c->n_items > 0;
-        if (busy ? now >= c->beat_at_ms : c->was_busy) st = say_beat(c, now, err);
-        c->was_busy = busy;
-        if (st == FL_OK) st = rest(c, now, err);
-        if (st == FL_OK) st = hear_all(c, arena, err);
-        if (st == FL_OK && !c->stopping) st = step(c, now_ms(), err);
-        if (st == FL_OK && !c->stopping) st = submit_all(c, err);        /* into the room that verdicts left */
-    }
-    return st;
+    const child *c = context;
+    if (now >= c->refused_until_ms) return grader_fd(c->grader);
+    if (is_busy(c) && c->refused_until_ms < *until_ms) *until_ms = c->refused_until_ms;
+    return -1;
 }
 
-/* Ctrl-C reaches the whole terminal group: who ends, and when, is the starter's decision, told by STOP or the end of the stream. */
-static void settle_process(int fd)
+static fl_status work(void *context, int64_t now, fl_err *err)
 {
-    char name[32];
-    prctl(PR_SET_NAME, "tokenfleet-grd");
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    snprintf(name, sizeof name, "grader %d", (int)getpid());
-    fl_log_name(name);
+    child *c = context;
+    fl_status st = step(c, now, err);
+    return st == FL_OK ? submit_all(c, err) : st;        /* into the room that verdicts left */
+}
+
+static fl_status open_grader(void *context, const worker_options *options, fl_err *err)
+{
+    child *c = context;
+    *c = (child){ .fd = options->serve_fd, .details = options->details, .n_slots = options->n_threads ? (uint64_t)options->n_threads : (uint64_t)sysconf(_SC_NPROCESSORS_ONLN) };
+    return grader_open(&c->grader, &(grader_options){ .n_slots = (uint32_t)options->n_threads, .limits = grade_limits_default() }, err);
+}
+
+static int failed(fl_status st, const fl_err *err)
+{
+    (void)st;
+    fprintf(stderr, "tokenfleet-worker: grading stops: %s\n", err->text);
+    return WORKER_ENDED_FAILED;
+}
+
+static void close_grader(void *context)
+{
+    child *c = context;
+    while (c->n_items > 0) drop_item(c, c->n_items - 1);
+    free(c->items);
+    grader_close(c->grader);
 }
 
 int grade_child_main(const worker_options *options)
 {
-    fl_err err = { 0 };
-    fl_arena arena;
-    child c = { .fd = options->serve_fd, .details = options->details };
-    int status = WORKER_ENDED_WELL;
-    settle_process(c.fd);
-    fl_arena_init(&arena, 64 * 1024, 0);
-    if (grader_open(&c.grader, &(grader_options){ .n_slots = (uint32_t)options->n_threads, .limits = grade_limits_default() }, &err) != FL_OK) {
-        fprintf(stderr, "tokenfleet-worker: %s\n", err.text);
-        status = WORKER_ENDED_ENVIRONMENT;
-        goto done;
-    }
-    fl_status st = say_hello(&c, options, &err);
-    if (st == FL_OK) st = serve(&c, &arena, &err);
-    if (st != FL_OK && st != FL_CLOSED) {                        /* FL_CLOSED: the starter is gone, so nobody waits for anything */
-        fprintf(stderr, "tokenfleet-worker: grading stops: %s\n", err.text);
-        status = WORKER_ENDED_FAILED;
-    }
-done:
-    while (c.n_items > 0) drop_item(&c, c.n_items - 1);
-    free(c.items);
-    grader_close(c.grader);
-    fl_arena_fini(&arena);
-    return status;
+    static const child_kind kind = { "tokenfleet-grd", "grader", "a grading process", open_grader, greet, hear_job, hear_grant, hear_revoke, is_busy, count, wake, work, failed, close_grader };
+    child c;
+    return child_loop_main(&kind, &c, options);
 }

@@ -309,6 +309,11 @@ def receive_frame(posix, fd, bytes_max):
 
 # ---- checking ----
 
+def is_memory(error):
+    """MemoryError, or a system call that found none (mmap, say)."""
+    return isinstance(error, MemoryError) or isinstance(error, OSError) and error.errno == 12
+
+
 class Failed(Exception):
     """An input whose answer is not the canonical solution's."""
 

@@ -24,9 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 #include "proto/log.h"
-#include "worker/grade_cell.h"
 #include "worker/grade_programs.h"
-#include "worker/grade_task.h"
+#include "worker/grader_state.h"
 
 enum {
     PENDING_MAX = 1024, SLOTS_MAX = 256,
@@ -38,73 +37,6 @@ enum {
     ALONE_MAX = 16, ALONE_MS_MAX = 10000,    /* so many timeouts, or so long, wait for the rest before they run alone */
     GROUP_MEMORY_MORE = 64 << 20,            /* above the limit of each process, so that one process alone meets its own limit first and Python can say so */
     FAULTS_MAX = 3, START_FAILURES_MAX = 3, RETRY_MS = 1000,
-};
-
-typedef enum { JOB_SAMPLE, JOB_MEASURE_APART, JOB_MEASURE_TOGETHER } job_kind;
-
-typedef struct job job;
-struct job {
-    job *next;
-    job_kind kind;
-    task_entry *task;                        /* borrowed from the table; counted in n_pending */
-    unsigned char *completion;               /* owned */
-    size_t completion_bytes;
-    bool full_script, is_second, is_cancelled;
-    uint32_t n_faults;
-    grade_result result;                     /* result.tag is the sample's */
-};
-
-typedef struct { job *first, **last; size_t n; } job_list;
-
-typedef enum { CELL_EMPTY, CELL_STARTING, CELL_READY, CELL_RUNNING } cell_state;
-typedef enum { STOP_NONE, STOP_CPU, STOP_IDLE, STOP_OUTPUT, STOP_MEMORY, STOP_CANCELLED } stop_reason;
-
-typedef struct checker checker;
-typedef struct {
-    grade_cell cell;
-    cell_state state;
-    /* of one run, from dispatch to finish */
-    job *job;                                /* owned */
-    checker *checker;                        /* borrowed, until it is done with this cell */
-    stop_reason stop;
-    int64_t run_ms, left_ms, end_ms;         /* when it was dispatched, when the checker was done with it, when it was gone; 0: not yet */
-    uint64_t group_cpu_ms, cpu_ms;           /* what its group had used before; what it has used, as measured last */
-    int64_t group_oom_kills;
-    bool has_verdict, we_killed;
-    char verdict[600];                       /* the checker's line */
-    int checker_status, status;              /* wait statuses of the checker's child and of the cell */
-} candidate;
-
-typedef enum { CHECKER_EMPTY, CHECKER_STARTING, CHECKER_FREE, CHECKER_BUSY, CHECKER_ENDING } checker_state;
-
-struct checker {
-    grade_cell cell;
-    checker_state state;
-    candidate *candidate;                    /* borrowed; NULL: that one is gone already */
-    int verdict_fd;                          /* -1 when its end was read */
-    char line[600];
-    size_t n_line;
-    int64_t left_ms;                         /* when the candidate left it */
-    bool has_base;
-    uint64_t base_ms;                        /* CPU and waiting time when it was measured first with this sample */
-};
-
-struct grader {
-    sandbox_kit kit;
-    grade_limits limits;
-    size_t n_slots, n_candidates;
-    candidate *candidates;                   /* owned [n_candidates] */
-    checker *checkers;                       /* owned [n_slots] */
-    int checker_program_fd, candidate_program_fd;
-    int epoll_fd, timer_fd;
-    bool is_ticking;
-    task_table *tasks;                       /* owned */
-    job_list waiting, alone, parked, results;        /* parked: their task is being measured */
-    bool is_alone_turn, is_running_alone;
-    int64_t alone_ms;                        /* when the first of `alone` came */
-    size_t n_pending, n_start_failures;
-    int64_t retry_ms, measured_ms;
-    char why[400];                           /* the sentence of the last start that failed */
 };
 
 /* ---- small things ---- */
@@ -138,40 +70,14 @@ grade_limits grade_limits_default(void)
     return (grade_limits){.cpu_ms_min = 3000, .cpu_factor = 5, .idle_ms = 10000, .memory_bytes = 1ull << 30, .output_bytes = 16ull << 20, .n_processes = 32};
 }
 
-static void list_push(job_list *list, job *j)
-{
-    j->next = NULL;
-    if (list->first) *list->last = j;
-    else list->first = j;
-    list->last = &j->next;
-    list->n++;
-}
-
-static void list_push_first(job_list *list, job *j)
-{
-    j->next = list->first;
-    if (!list->first) list->last = &j->next;
-    list->first = j;
-    list->n++;
-}
-
-static job *list_pop(job_list *list)
-{
-    job *j = list->first;
-    if (!j) return NULL;
-    list->first = j->next;
-    list->n--;
-    return j;
-}
-
 /* The job's work is over: its result waits for grader_next. */
-static void job_done(grader *g, job *j)
+static void job_done(grader *g, grade_job *j)
 {
     task_entry_drop(j->task);
     free(j->completion);
     j->completion = NULL;
-    if (j->is_cancelled || j->kind != JOB_SAMPLE) free(j);
-    else list_push(&g->results, j);
+    if (j->is_cancelled || j->kind != JOB_SAMPLE) grade_job_free(j);
+    else grade_jobs_push(&g->results, j);
 }
 
 /* Edge-triggered: a process that is just being forked holds copies of descriptors that we close, and those would be reported for as long as it takes to run. Each step looks at
@@ -307,7 +213,7 @@ static void candidate_start(grader *g, candidate *c)
     watch_cell(g, &c->cell);
 }
 
-static uint32_t cpu_limit_ms(const grader *g, const job *j)
+uint32_t grader_cpu_limit_ms(const grader *g, const grade_job *j)
 {
     if (j->kind != JOB_SAMPLE) return CANONICAL_CPU_MS;
     uint64_t ms = (uint64_t)j->task->canonical_cpu_ms * g->limits.cpu_factor;
@@ -316,13 +222,13 @@ static uint32_t cpu_limit_ms(const grader *g, const job *j)
 }
 
 /* What the checker reads: the task's fields, then the completion and the numbers of this run. */
-static fl_status job_file(const grader *g, const job *j, int *fd, fl_err *err)
+static fl_status job_file(const grader *g, const grade_job *j, int *fd, fl_err *err)
 {
     char numbers[160];
     const unsigned char *completion = j->kind == JOB_SAMPLE ? j->completion : j->task->fields + j->task->canonical_at;
     size_t n = j->kind == JOB_SAMPLE ? j->completion_bytes : j->task->canonical_bytes;
     int n_numbers = snprintf(numbers, sizeof numbers, "%d %d %a %u %llu %llu %u", j->kind == JOB_SAMPLE ? j->task->in_process : j->kind == JOB_MEASURE_TOGETHER, j->full_script, j->task->atol,
-                             cpu_limit_ms(g, j) / 1000 + 2, (unsigned long long)g->limits.memory_bytes, (unsigned long long)g->limits.output_bytes, g->limits.n_processes);
+                             grader_cpu_limit_ms(g, j) / 1000 + 2, (unsigned long long)g->limits.memory_bytes, (unsigned long long)g->limits.output_bytes, g->limits.n_processes);
     size_t total = j->task->fields_bytes + 16 + n + (size_t)n_numbers;
     unsigned char *bytes = malloc(total), *at = bytes;
     if (!bytes) return fl_fail(err, FL_FULL, "grading: no memory for a sample of %zu bytes", total);
@@ -354,7 +260,7 @@ static bool send_job(int control_fd, const int fds[3])
 }
 
 /* Run a job in a ready cell with a free checker. The job stays the caller's on failure. */
-static fl_status dispatch(grader *g, candidate *c, checker *k, job *j, int64_t at_ms, fl_err *err)
+static fl_status dispatch(grader *g, candidate *c, checker *k, grade_job *j, int64_t at_ms, fl_err *err)
 {
     int job_fd = -1, verdict[2] = {-1, -1};
     fl_status st = job_file(g, j, &job_fd, err);
@@ -385,98 +291,14 @@ done:
     return st;
 }
 
-/* ---- verdicts ---- */
-
-static grade_verdict verdict_of(const char *name)
-{
-    for (int v = 0; v < GRADE_N_VERDICTS; v++) {
-        if (strcmp(name, grade_verdict_name((grade_verdict)v)) == 0) return (grade_verdict)v;
-    }
-    return GRADE_SANDBOX_FAULT;
-}
-
-static void set_result(grade_result *r, grade_verdict verdict, const char *detail)
-{
-    r->verdict = r->base = r->plus = verdict;
-    r->base_failed = r->plus_failed = -1;
-    snprintf(r->detail, sizeof r->detail, "%s", detail);
-}
-
-/* How a completion ended that closed its channel before the check was over. SIGKILL can only have come from outside: nothing inside may kill pid 1. */
-static void set_gone(const grader *g, grade_result *r, const candidate *c)
-{
-    char text[120];
-    int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 128 + SIGKILL;
-    if (!c->we_killed && code == 128 + SIGKILL && c->end_ms - c->run_ms >= cpu_limit_ms(g, c->job)) { set_result(r, GRADE_TIMEOUT, "its CPU time ran out"); return; }
-    if (!c->we_killed && code == 128 + SIGKILL) { set_result(r, GRADE_SANDBOX_FAULT, "it was killed from outside, or the machine's memory ran out"); return; }
-    if (c->we_killed) snprintf(text, sizeof text, "the completion closed its channel");
-    else if (code > 128 && code < 128 + NSIG) snprintf(text, sizeof text, "the completion's process was ended by SIG%s", sigabbrev_np(code - 128) ? sigabbrev_np(code - 128) : "?");
-    else snprintf(text, sizeof text, "the completion ended its process with exit status %d", code);
-    set_result(r, GRADE_ERROR, text);
-}
-
-/* Read the checker's line into the result. "gone" and "not_plain" are not verdicts for users. Returns false when the line is not one. */
-static bool read_verdict(grade_result *r, char *line, bool *is_gone, bool *needs_more)
-{
-    char *field[8];
-    size_t n = 0;
-    for (char *at = line; n < 8; n++) {
-        field[n] = at;
-        char *tab = n < 7 ? strchr(at, '\t') : NULL;
-        if (!tab) { n++; break; }
-        *tab = '\0';
-        at = tab + 1;
-    }
-    if (n != 8) return false;
-    *is_gone = strcmp(field[0], "gone") == 0;
-    *needs_more = strcmp(field[0], "not_plain") == 0 || strcmp(field[2], "not_plain") == 0 || strcmp(field[5], "1") == 0;
-    set_result(r, verdict_of(field[0]), field[7]);
-    r->base = verdict_of(field[1]);
-    r->plus = verdict_of(field[2]);
-    r->base_failed = (int32_t)strtol(field[3], NULL, 10);
-    r->plus_failed = (int32_t)strtol(field[4], NULL, 10);
-    r->cpu_ms = (uint32_t)strtoul(field[6], NULL, 10);
-    return true;
-}
-
-/* The verdict of a cell that has ended. */
-static void judge(const grader *g, candidate *c, bool *needs_more)
-{
-    grade_result *r = &c->job->result;
-    bool is_gone = false;
-    char text[160];
-    *needs_more = false;
-    r->cpu_ms = 0;
-    bool has_line = c->has_verdict && read_verdict(r, c->verdict, &is_gone, needs_more);
-    int64_t oom_kills = sandbox_group_oom_kills(&c->cell.group);
-    uint64_t group_ms;
-    if (sandbox_group_cpu_ms(&c->cell.group, &group_ms)) r->cpu_ms = (uint32_t)(group_ms - c->group_cpu_ms);
-    else if (c->cpu_ms > r->cpu_ms) r->cpu_ms = (uint32_t)c->cpu_ms;
-    if (c->cell.output_bytes > g->limits.output_bytes || c->stop == STOP_OUTPUT) {
-        snprintf(text, sizeof text, "it printed more than %llu bytes", (unsigned long long)g->limits.output_bytes);
-        set_result(r, GRADE_OUTPUT_LIMIT, text);
-    } else if (c->stop == STOP_MEMORY || (oom_kills > c->group_oom_kills && c->group_oom_kills >= 0)) {
-        set_result(r, GRADE_MEMORY, "its processes together took more memory than its limit");
-    } else if (c->stop == STOP_CPU || c->stop == STOP_IDLE) {
-        set_result(r, GRADE_TIMEOUT, c->stop == STOP_CPU ? "its CPU time ran out" : "it waited for something that did not come");
-    } else if (is_gone) {
-        set_gone(g, r, c);
-    } else if (!has_line && WIFSIGNALED(c->checker_status) && (WTERMSIG(c->checker_status) == SIGXCPU || WTERMSIG(c->checker_status) == SIGKILL)) {
-        set_result(r, GRADE_TIMEOUT, "the test's CPU time ran out with what the completion returned");
-    } else if (!has_line) {
-        set_result(r, GRADE_SANDBOX_FAULT, "the check ended without a verdict");
-    }
-    r->wall_ms = (uint32_t)(c->end_ms - c->run_ms);
-}
-
 /* A task's canonical solution ran. Either another way is tried, or its samples may go. */
-static void measured(grader *g, job *j, bool needs_more)
+static void measured(grader *g, grade_job *j, bool needs_more)
 {
     task_entry *task = j->task;
     bool passed = j->result.verdict == GRADE_PASSED;
     if (j->kind == JOB_MEASURE_APART && (!passed || needs_more)) {
         j->kind = JOB_MEASURE_TOGETHER;
-        list_push(&g->waiting, j);
+        grade_jobs_push(&g->waiting, j);
         return;
     }
     task->state = TASK_MEASURED;
@@ -484,8 +306,8 @@ static void measured(grader *g, job *j, bool needs_more)
     task->canonical_cpu_ms = passed ? j->result.cpu_ms : 0;
     if (!passed)
         fl_log(FL_LOG_WARN, "grading: the canonical solution of %s does not pass its own test (%s: %s); its samples get the least limits", task->id, grade_verdict_name(j->result.verdict), j->result.detail);
-    job_list left = {.first = NULL};
-    for (job *p; (p = list_pop(&g->parked));) list_push(p->task == task ? &g->waiting : &left, p);
+    grade_jobs left = {.first = NULL};
+    for (grade_job *p; (p = grade_jobs_pop(&g->parked));) grade_jobs_push(p->task == task ? &g->waiting : &left, p);
     g->parked = left;
     job_done(g, j);
 }
@@ -493,23 +315,23 @@ static void measured(grader *g, job *j, bool needs_more)
 static void finish(grader *g, candidate *c)
 {
     bool needs_more;
-    job *j = c->job;
+    grade_job *j = c->job;
     if (c->checker) {
         c->checker->candidate = NULL;
         c->checker->left_ms = now();
         c->checker = NULL;
     }
-    judge(g, c, &needs_more);
+    grader_judge(g, c, &needs_more);
     c->job = NULL;
     c->state = CELL_EMPTY;
     j->result.in_process = j->task->in_process;
     if (j->is_cancelled) { job_done(g, j); return; }
-    if (j->result.verdict == GRADE_SANDBOX_FAULT && ++j->n_faults < FAULTS_MAX) { list_push(&g->waiting, j); return; }
+    if (j->result.verdict == GRADE_SANDBOX_FAULT && ++j->n_faults < FAULTS_MAX) { grade_jobs_push(&g->waiting, j); return; }
     if (j->kind != JOB_SAMPLE) { measured(g, j, needs_more); return; }
     if (j->result.verdict == GRADE_TIMEOUT && !j->is_second) {
         j->is_second = true;
         if (g->alone.n == 0) g->alone_ms = now();
-        list_push(&g->alone, j);
+        grade_jobs_push(&g->alone, j);
         return;
     }
     job_done(g, j);
@@ -522,7 +344,7 @@ static void candidate_tend_run(grader *g, candidate *c, int64_t at_ms)
     if (c->stop == STOP_NONE) {
         if (c->job->is_cancelled) c->stop = STOP_CANCELLED;
         else if (c->cell.output_bytes > g->limits.output_bytes) c->stop = STOP_OUTPUT;
-        else if (c->end_ms && c->checker && at_ms - c->end_ms > (int64_t)g->limits.idle_ms + cpu_limit_ms(g, c->job)) c->stop = STOP_IDLE;
+        else if (c->end_ms && c->checker && at_ms - c->end_ms > (int64_t)g->limits.idle_ms + grader_cpu_limit_ms(g, c->job)) c->stop = STOP_IDLE;
     }
     bool is_gone = c->has_verdict && strncmp(c->verdict, "gone\t", 5) == 0;
     if (!c->end_ms) {
@@ -587,7 +409,7 @@ static void measure(grader *g, int64_t at_ms)
             c->checker->base_ms = checker_ms;
         }
         uint64_t busy_ms = c->cpu_ms + own->waited_ms + (checker_ms > c->checker->base_ms ? checker_ms - c->checker->base_ms : 0);
-        if (c->cpu_ms > cpu_limit_ms(g, c->job)) c->stop = STOP_CPU;
+        if (c->cpu_ms > grader_cpu_limit_ms(g, c->job)) c->stop = STOP_CPU;
         else if (c->group_oom_kills < 0 && own->memory_bytes > g->limits.memory_bytes) c->stop = STOP_MEMORY;
         else if (wall_ms > busy_ms + g->limits.idle_ms) c->stop = STOP_IDLE;
         if (c->stop != STOP_NONE) candidate_tend_run(g, c, at_ms);
@@ -618,7 +440,7 @@ static checker *find_checker(const grader *g, checker_state state)
 }
 
 /* The list whose first job may run now; NULL: none. Timeouts run alone: when nothing else waits, when many have come together, or when the first has waited long. */
-static job_list *due(grader *g, int64_t at_ms)
+static grade_jobs *due(grader *g, int64_t at_ms)
 {
     size_t n_running = count_cells(g, CELL_RUNNING);
     if (g->alone.n >= ALONE_MAX || (g->alone.n > 0 && at_ms - g->alone_ms > ALONE_MS_MAX)) g->is_alone_turn = true;
@@ -632,14 +454,14 @@ static job_list *due(grader *g, int64_t at_ms)
 static fl_status dispatch_due(grader *g, int64_t at_ms, fl_err *err)
 {
     fl_status st = FL_OK;
-    for (job_list *list; st == FL_OK && (list = due(g, at_ms));) {
+    for (grade_jobs *list; st == FL_OK && (list = due(g, at_ms));) {
         candidate *c = find_cell(g, CELL_READY);
         checker *k = find_checker(g, CHECKER_FREE);
         if (!c || !k) return FL_OK;
         bool is_alone = list == &g->alone;
-        job *j = list_pop(list);
+        grade_job *j = grade_jobs_pop(list);
         st = dispatch(g, c, k, j, at_ms, err);
-        if (st != FL_OK) list_push_first(list, j);
+        if (st != FL_OK) grade_jobs_push_first(list, j);
         else if (is_alone) g->is_running_alone = true;
     }
     return st;
@@ -754,15 +576,6 @@ done:
     return st;
 }
 
-static void list_free(job_list *list)
-{
-    for (job *j; (j = list_pop(list));) {
-        if (j->completion) task_entry_drop(j->task);
-        free(j->completion);
-        free(j);
-    }
-}
-
 void grader_close(grader *g)
 {
     if (!g) return;
@@ -776,12 +589,12 @@ void grader_close(grader *g)
         candidate *c = &g->candidates[i];
         cell_end(&c->cell);
         sandbox_group_close(&c->cell.group);
-        if (c->job) list_push(&g->waiting, c->job);
+        if (c->job) grade_jobs_push(&g->waiting, c->job);
     }
-    list_free(&g->waiting);
-    list_free(&g->alone);
-    list_free(&g->parked);
-    list_free(&g->results);
+    grade_jobs_free(&g->waiting);
+    grade_jobs_free(&g->alone);
+    grade_jobs_free(&g->parked);
+    grade_jobs_free(&g->results);
     task_table_close(g->tasks);
     sandbox_kit_close(&g->kit);
     const int fds[] = {g->checker_program_fd, g->candidate_program_fd, g->epoll_fd, g->timer_fd};
@@ -793,43 +606,27 @@ void grader_close(grader *g)
     free(g);
 }
 
-static job *job_make(job_kind kind, task_entry *task, const grade_sample *sample)
-{
-    job *j = calloc(1, sizeof *j);
-    if (j) j->completion = malloc(sample && sample->completion.n ? sample->completion.n : 1);
-    if (!j || !j->completion) { free(j); return NULL; }
-    j->kind = kind;
-    j->task = task;
-    if (!sample) return j;
-    if (sample->completion.n) memcpy(j->completion, sample->completion.bytes, sample->completion.n);
-    j->completion_bytes = sample->completion.n;
-    j->full_script = sample->full_script;
-    j->result.tag = sample->tag;
-    return j;
-}
-
 fl_status grader_submit(grader *g, const grade_task *task, const grade_sample *sample, fl_err *err)
 {
     task_entry *entry;
     if (grader_room(g) == 0) return fl_fail(err, FL_FULL, "grading: %d samples are pending; take results first", PENDING_MAX);
     fl_status st = task_table_take(g->tasks, task, &entry, err);
     if (st != FL_OK) return st;
-    job *j = job_make(JOB_SAMPLE, entry, sample), *first = NULL;
-    if (j && entry->state == TASK_NEW && entry->has_canonical) first = job_make(JOB_MEASURE_APART, entry, NULL);
+    grade_job *j = grade_job_make(JOB_SAMPLE, entry, sample), *first = NULL;
+    if (j && entry->state == TASK_NEW && entry->has_canonical) first = grade_job_make(JOB_MEASURE_APART, entry, NULL);
     if (!j || (entry->state == TASK_NEW && entry->has_canonical && !first)) {
-        if (j) free(j->completion);
-        free(j);
+        grade_job_free(j);
         task_entry_drop(entry);
         return fl_fail(err, FL_FULL, "grading: no memory for a sample of %zu bytes", sample->completion.n);
     }
     if (first) {
         entry->state = TASK_MEASURING;
         entry->n_pending++;
-        list_push_first(&g->waiting, first);
+        grade_jobs_push_first(&g->waiting, first);
     } else if (entry->state == TASK_NEW) {
         entry->state = TASK_MEASURED;
     }
-    list_push(entry->state == TASK_MEASURING ? &g->parked : &g->waiting, j);
+    grade_jobs_push(entry->state == TASK_MEASURING ? &g->parked : &g->waiting, j);
     g->n_pending++;
     set_ticking(g, true);
     return FL_OK;
@@ -839,33 +636,19 @@ size_t grader_room(const grader *g) { return PENDING_MAX - g->n_pending; }
 size_t grader_pending(const grader *g) { return g->n_pending; }
 int grader_fd(const grader *g) { return g->epoll_fd; }
 
-/* Take the job with this tag out of a list. */
-static job *list_take(job_list *list, uint64_t tag)
-{
-    job_list kept = {.first = NULL};
-    job *found = NULL;
-    for (job *j; (j = list_pop(list));) {
-        if (!found && j->kind == JOB_SAMPLE && j->result.tag == tag) found = j;
-        else list_push(&kept, j);
-    }
-    *list = kept;
-    return found;
-}
-
 bool grader_cancel(grader *g, uint64_t tag)
 {
-    job_list *const lists[] = {&g->waiting, &g->parked, &g->alone, &g->results};
+    grade_jobs *const lists[] = {&g->waiting, &g->parked, &g->alone, &g->results};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
-        job *j = list_take(lists[i], tag);
+        grade_job *j = grade_jobs_take(lists[i], tag);
         if (!j) continue;
         if (j->completion) task_entry_drop(j->task);
-        free(j->completion);
-        free(j);
+        grade_job_free(j);
         g->n_pending--;
         return true;
     }
     for (size_t i = 0; i < g->n_candidates; i++) {
-        job *j = g->candidates[i].job;
+        grade_job *j = g->candidates[i].job;
         if (!j || j->kind != JOB_SAMPLE || j->result.tag != tag || j->is_cancelled) continue;
         j->is_cancelled = true;
         g->n_pending--;
@@ -876,10 +659,10 @@ bool grader_cancel(grader *g, uint64_t tag)
 
 bool grader_next(grader *g, grade_result *result)
 {
-    job *j = list_pop(&g->results);
+    grade_job *j = grade_jobs_pop(&g->results);
     if (!j) return false;
     *result = j->result;
-    free(j);
+    grade_job_free(j);
     g->n_pending--;
     return true;
 }

@@ -44,6 +44,15 @@ typedef struct { _Alignas(64) uint8_t q[STEPS][64]; float scale[2][16], min[2][1
 
 /* --- sixteen lanes of four bytes or of one int32 --- */
 
+/* out[i]: the i-th four bytes of each sixteen of a, b, c and d, side by side. */
+#define TURN_FOURS(out, vector, prefix, a, b, c, d)                                                                        \
+    vector ab_lo = prefix##_unpacklo_epi32(a, b), ab_hi = prefix##_unpackhi_epi32(a, b);                                   \
+    vector cd_lo = prefix##_unpacklo_epi32(c, d), cd_hi = prefix##_unpackhi_epi32(c, d);                                   \
+    (out)[0] = prefix##_unpacklo_epi64(ab_lo, cd_lo);                                                                      \
+    (out)[1] = prefix##_unpackhi_epi64(ab_lo, cd_lo);                                                                      \
+    (out)[2] = prefix##_unpacklo_epi64(ab_hi, cd_hi);                                                                      \
+    (out)[3] = prefix##_unpackhi_epi64(ab_hi, cd_hi);
+
 #if defined(LANES_AVX512)
 typedef __m512i b64;
 INLINE b64 b_load(const void *p) { return _mm512_load_si512(p); }
@@ -71,11 +80,7 @@ INLINE b64 b_sixteenths(const uint8_t *const *p, size_t at, int first)
 INLINE void b_turn(b64 *out, const uint8_t *const *p, size_t at)
 {
     __m512i a = b_sixteenths(p, at, 0), b = b_sixteenths(p, at, 1), c = b_sixteenths(p, at, 2), d = b_sixteenths(p, at, 3);
-    __m512i ab_lo = _mm512_unpacklo_epi32(a, b), ab_hi = _mm512_unpackhi_epi32(a, b), cd_lo = _mm512_unpacklo_epi32(c, d), cd_hi = _mm512_unpackhi_epi32(c, d);
-    out[0] = _mm512_unpacklo_epi64(ab_lo, cd_lo);
-    out[1] = _mm512_unpackhi_epi64(ab_lo, cd_lo);
-    out[2] = _mm512_unpacklo_epi64(ab_hi, cd_hi);
-    out[3] = _mm512_unpackhi_epi64(ab_hi, cd_hi);
+    TURN_FOURS(out, __m512i, _mm512, a, b, c, d)
 }
 #if defined(QUANT_VNNI)
 #define DOT_TAKES_WIDE                   /* any u8 */
@@ -126,11 +131,7 @@ INLINE __m256i two_sixteenths(const uint8_t *const *p, size_t at, int first)
 INLINE void half_turn(__m256i *out, const uint8_t *const *p, size_t at)
 {
     __m256i a = two_sixteenths(p, at, 0), b = two_sixteenths(p, at, 1), c = two_sixteenths(p, at, 2), d = two_sixteenths(p, at, 3);
-    __m256i ab_lo = _mm256_unpacklo_epi32(a, b), ab_hi = _mm256_unpackhi_epi32(a, b), cd_lo = _mm256_unpacklo_epi32(c, d), cd_hi = _mm256_unpackhi_epi32(c, d);
-    out[0] = _mm256_unpacklo_epi64(ab_lo, cd_lo);
-    out[1] = _mm256_unpackhi_epi64(ab_lo, cd_lo);
-    out[2] = _mm256_unpacklo_epi64(ab_hi, cd_hi);
-    out[3] = _mm256_unpackhi_epi64(ab_hi, cd_hi);
+    TURN_FOURS(out, __m256i, _mm256, a, b, c, d)
 }
 /* Sixteen bytes of each of sixteen rows: out[i] has bytes 4 i .. 4 i + 3 of row l in lane l. */
 INLINE void b_turn(b64 *out, const uint8_t *const *p, size_t at)

@@ -306,6 +306,21 @@ template <typename T, int TILES> static __device__ __forceinline__ void multiply
     }
 }
 
+/* d[n] += a (high + low of b's rows), for a whole of d's columns; kk: step of 16. */
+template <typename T, int TILES> static __device__ __forceinline__ void multiply_by_split(float (&d)[TILES][4], const uint32_t (&a)[4], const T *b_high, const T *b_low, int b_stride, int kk)
+{
+#pragma unroll
+    for (int n = 0; n < TILES; n += 2) {
+        uint32_t high[4], low[4];
+        right(high, b_high, b_stride, kk * 16, n * 8);
+        right(low, b_low, b_stride, kk * 16, n * 8);
+        mma<T>(d[n], a, high[0], high[1]);
+        mma<T>(d[n], a, low[0], low[1]);
+        mma<T>(d[n + 1], a, high[2], high[3]);
+        mma<T>(d[n + 1], a, low[2], low[3]);
+    }
+}
+
 /* Block (x: columns of the state, y: value head, z: run). Warp w owns rows 16 w .. + 15 of the state; w mod 4 are 16 rows of the chunk: warps 0 .. 3 for k, 4 .. 7 for q. */
 template <typename T, int DK, int COLUMNS> static __global__ void __launch_bounds__(THREADS, 1) delta_chunks(delta_call<T> a, const chunk_parts<T> *parts, int first_tile, int end_tile)
 {
@@ -347,16 +362,7 @@ template <typename T, int DK, int COLUMNS> static __global__ void __launch_bound
         for (int kk = 0; kk < DK / 16; kk++) {
             uint32_t x[4];
             left(x, warp < 4 ? st.k[0] : st.q[0], DK + 8, row, kk * 16);
-#pragma unroll
-            for (int n = 0; n < TILES; n += 2) {
-                uint32_t high[4], low[4];
-                right(high, sh.s[0][0], COLUMNS + 8, kk * 16, n * 8);
-                right(low, sh.s[1][0], COLUMNS + 8, kk * 16, n * 8);
-                mma<T>(d[n], x, high[0], high[1]);
-                mma<T>(d[n], x, low[0], low[1]);
-                mma<T>(d[n + 1], x, high[2], high[3]);
-                mma<T>(d[n + 1], x, low[2], low[3]);
-            }
+            multiply_by_split<T, TILES>(d, x, sh.s[0][0], sh.s[1][0], COLUMNS + 8, kk);
         }
 #pragma unroll
         for (int n = 0; n < TILES; n++)
@@ -407,16 +413,7 @@ template <typename T, int DK, int COLUMNS> static __global__ void __launch_bound
             for (int kk = 0; kk < ROWS / 16; kk++) {
                 uint32_t x[4];
                 left_turned(x, st.k[0], DK + 8, warp * 16, kk * 16);
-#pragma unroll
-                for (int n = 0; n < TILES; n += 2) {
-                    uint32_t high[4], low[4];
-                    right(high, sh.u_out[0][0], COLUMNS + 8, kk * 16, n * 8);
-                    right(low, sh.u_out[1][0], COLUMNS + 8, kk * 16, n * 8);
-                    mma<T>(S[n], x, high[0], high[1]);
-                    mma<T>(S[n], x, low[0], low[1]);
-                    mma<T>(S[n + 1], x, high[2], high[3]);
-                    mma<T>(S[n + 1], x, low[2], low[3]);
-                }
+                multiply_by_split<T, TILES>(S, x, sh.u_out[0][0], sh.u_out[1][0], COLUMNS + 8, kk);
             }
         }
     }

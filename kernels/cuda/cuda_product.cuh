@@ -98,6 +98,17 @@ template <typename F, typename T> static __device__ __forceinline__ T *staged(T 
     return base + row * F::BK + ((column / 8) ^ (row & 7)) * 8;
 }
 
+/* A thread's part of a step: 8 columns from k on of rows row, row + STEP ..., which begin at `from`. */
+template <typename F, bool IS_ALIGNED, int STEP, int COPIES, typename T> static __device__ __forceinline__ void fetch_rows(T *stage, const T *const (&from)[COPIES], int row, int k, int n_in)
+{
+#pragma unroll
+    for (int i = 0; i < COPIES; i++) {
+        T *to = staged<F>(stage, row + i * STEP, k % F::BK);
+        if (IS_ALIGNED) copy_16(to, k < n_in ? from[i] + k : from[i], k < n_in);
+        else copy_single(to, from[i], k, n_in);
+    }
+}
+
 /* All products of a tile into `sums` (fp32 [BM][SUM_STRIDE], sums[m * SUM_STRIDE + n]), which is the shared memory given; every thread of the block calls it, and
  * may read sums when it returns. w_row(n), x_row(m): address of the tile's rows, valid for all of them; only the sums of the first n_rows of x are wanted. */
 template <typename F, bool IS_ALIGNED, typename T, typename W_ROW, typename X_ROW>
@@ -121,21 +132,9 @@ static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X
     for (int i = 0; i < X_COPIES; i++) from_x[i] = x_row(F::BM < STEP && row >= F::BM ? 0 : row + i * STEP);
 
     const auto fetch = [&](int step) {
-        T *stage = (T *)(shared + step % F::STAGES * F::STAGE_BYTES), *stage_x = stage + F::BN * F::BK;
-        const int k = step * F::BK + piece * 8;
-#pragma unroll
-        for (int i = 0; i < W_COPIES; i++) {
-            T *to = staged<F>(stage, row + i * STEP, piece * 8);
-            if (IS_ALIGNED) copy_16(to, k < n_in ? from_w[i] + k : from_w[i], k < n_in);
-            else copy_single(to, from_w[i], k, n_in);
-        }
-#pragma unroll
-        for (int i = 0; i < X_COPIES; i++) {
-            if (F::BM < STEP && row >= F::BM) continue;
-            T *to = staged<F>(stage_x, row + i * STEP, piece * 8);
-            if (IS_ALIGNED) copy_16(to, k < n_in ? from_x[i] + k : from_x[i], k < n_in);
-            else copy_single(to, from_x[i], k, n_in);
-        }
+        T *stage = (T *)(shared + step % F::STAGES * F::STAGE_BYTES);
+        fetch_rows<F, IS_ALIGNED, STEP>(stage, from_w, row, step * F::BK + piece * 8, n_in);
+        if (F::BM >= STEP || row < F::BM) fetch_rows<F, IS_ALIGNED, STEP>(stage + F::BN * F::BK, from_x, row, step * F::BK + piece * 8, n_in);
     };
 
     float sum[F::TN / 16][F::TM / 8][4];
@@ -201,58 +200,19 @@ static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 /* d += w x: 64 rows of the weight by 64 or 128 of activations, both from shared memory as `staged` lays them out (rows of 128 bytes, 128-byte swizzle). */
-static __device__ __forceinline__ void wide_multiply_add(float (&d)[32], uint64_t w, uint64_t x, __nv_bfloat16)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29,"
-                 "%30, %31},"
-                 " %32, %33, 1, 1, 1, 0, 0;"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
-                 "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
-                 "+f"(d[31])
-                 : "l"(w), "l"(x));
-}
-static __device__ __forceinline__ void wide_multiply_add(float (&d)[32], uint64_t w, uint64_t x, __half)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29,"
-                 "%30, %31},"
-                 " %32, %33, 1, 1, 1, 0, 0;"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
-                 "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
-                 "+f"(d[31])
-                 : "l"(w), "l"(x));
-}
-static __device__ __forceinline__ void wide_multiply_add(float (&d)[64], uint64_t w, uint64_t x, __nv_bfloat16)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29,"
-                 "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57,"
-                 "%58, %59, %60, %61, %62, %63},"
-                 " %64, %65, 1, 1, 1, 0, 0;"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
-                 "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
-                 "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
-                 "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
-                 "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),
-                 "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-                 : "l"(w), "l"(x));
-}
-static __device__ __forceinline__ void wide_multiply_add(float (&d)[64], uint64_t w, uint64_t x, __half)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29,"
-                 "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57,"
-                 "%58, %59, %60, %61, %62, %63},"
-                 " %64, %65, 1, 1, 1, 0, 0;"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
-                 "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-                 "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
-                 "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
-                 "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
-                 "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),
-                 "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-                 : "l"(w), "l"(x));
-}
+#define SUMS_8(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
+#define SUMS_32(i) SUMS_8(i), SUMS_8((i) + 8), SUMS_8((i) + 16), SUMS_8((i) + 24)
+#define NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_64 NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WIDE_MULTIPLY_ADD(T, type, n_sums, shape, names, operands, ...)                                                                                   \
+    static __device__ __forceinline__ void wide_multiply_add(float (&d)[n_sums], uint64_t w, uint64_t x, T)                                               \
+    {                                                                                                                                                     \
+        asm volatile("wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" names "}, " operands ", 1, 1, 1, 0, 0;" : __VA_ARGS__ : "l"(w), "l"(x)); \
+    }
+WIDE_MULTIPLY_ADD(__nv_bfloat16, "bf16", 32, "m64n64k16", NAMES_32, "%32, %33", SUMS_32(0))
+WIDE_MULTIPLY_ADD(__half, "f16", 32, "m64n64k16", NAMES_32, "%32, %33", SUMS_32(0))
+WIDE_MULTIPLY_ADD(__nv_bfloat16, "bf16", 64, "m64n128k16", NAMES_64, "%64, %65", SUMS_32(0), SUMS_32(32))
+WIDE_MULTIPLY_ADD(__half, "f16", 64, "m64n128k16", NAMES_64, "%64, %65", SUMS_32(0), SUMS_32(32))
 
 /* Shared memory as these instructions address it: 8 rows of 128 bytes are followed by the next 8. `p` is 1,024-byte aligned but for a column's offset. */
 static __device__ __forceinline__ uint64_t wide_operand(const void *p)
@@ -274,12 +234,9 @@ static __device__ __forceinline__ void product_tile_wide(char *shared, W_ROW w_r
 #pragma unroll
     for (int i = 0; i < X_COPIES; i++) from_x[i] = x_row(row + i * STEP);
     const auto fetch = [&](int step) {
-        T *stage = (T *)(shared + step % F::STAGES * F::STAGE_BYTES), *stage_x = stage + F::BN * F::BK;
-        const int k = step * F::BK + piece * 8;
-#pragma unroll
-        for (int i = 0; i < W_COPIES; i++) copy_16(staged<F>(stage, row + i * STEP, piece * 8), k < n_in ? from_w[i] + k : from_w[i], k < n_in);
-#pragma unroll
-        for (int i = 0; i < X_COPIES; i++) copy_16(staged<F>(stage_x, row + i * STEP, piece * 8), k < n_in ? from_x[i] + k : from_x[i], k < n_in);
+        T *stage = (T *)(shared + step % F::STAGES * F::STAGE_BYTES);
+        fetch_rows<F, true, STEP>(stage, from_w, row, step * F::BK + piece * 8, n_in);
+        fetch_rows<F, true, STEP>(stage + F::BN * F::BK, from_x, row, step * F::BK + piece * 8, n_in);
     };
 
     float sum[BLOCKS][ROWS / 2];

@@ -106,6 +106,34 @@ def one_out_for_two(folder):
     check(fleet.both(out) != whole, "--force did not write OUT")
 
 
+def out_of_another_run(folder):
+    """A run that was killed has named OUT as its own and not written it; what another run wrote there meanwhile is not its own. The other way round, a run killed between writing OUT and
+    remembering that finds its own bytes."""
+    jobs = [folder / "first.jsonl", folder / "second.jsonl"]
+    out, spool = folder / "shared.jsonl", folder / "second.spool"
+    for job, n in zip(jobs, (3, 90)):
+        job.write_bytes(b"".join(b'{"prompt": [1, 2, %d], "max_tokens": %d, "ignore_eos": true}\n' % (i, n) for i in range(4)))
+    killed = subprocess.Popen([str(a) for a in fleet.run_args(jobs[1], out, "--spool", spool)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (spool / "run.json").exists():
+        time.sleep(0.005)
+    killed.kill()
+    killed.wait()
+    check(not out.exists(), "the run was not killed in time")
+    fleet.run(jobs[0], out, "--spool", folder / "first.spool")
+    whole = fleet.both(out)
+    for command in [["run", jobs[1], "--model", DEMO, "--out", out, "--spool", spool], ["cancel", "--spool", spool], ["run", jobs[1], "--model", DEMO, "--out", out, "--spool", spool]]:
+        done = subprocess.run([fleet.TOKENFLEET, *map(str, command)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
+        check(done.returncode != 0 and str(out) in done.stderr and " exists" in done.stderr, f"{command[0]} ended with {done.returncode}: {done.stderr}")
+        check(fleet.both(out) == whole, f"{command[0]} has overwritten another run's OUT")
+    memory = folder / "first.spool" / "run.json"
+    memory.write_text(json.dumps({**json.loads(memory.read_text()), "written": False}))
+    fleet.run(jobs[0], out, "--spool", folder / "first.spool")
+    check(fleet.both(out) == whole and json.loads(memory.read_text())["written"], "a run does not know its own bytes")
+    out.write_text("edited\n")
+    fleet.run(jobs[0], out, "--spool", folder / "first.spool")
+    check(fleet.both(out) == whole, "its own OUT is not written again")
+
+
 def foreign_names(folder):
     """A name that is no text is refused before anything is made, with what to do."""
     job = os.fsencode(folder) + b"/j\xff.jsonl"
@@ -306,4 +334,4 @@ def interrupted(folder):
 
 
 if __name__ == "__main__":
-    fleet.main([usage, standard_streams, job_files, one_out_for_two, foreign_names, bad_lines, long_lines, bad_models, changed_job_or_model, spool_and_port_in_use, disk_full, interrupted])
+    fleet.main([usage, standard_streams, job_files, one_out_for_two, out_of_another_run, foreign_names, bad_lines, long_lines, bad_models, changed_job_or_model, spool_and_port_in_use, disk_full, interrupted])

@@ -2,6 +2,7 @@
 """Evaluations end to end on the demo model: all tasks are solved greedily; a hot sample's curve lies between 0 and 1 and is the one that this script computes from the results; the
 same evaluation broken off again and again (coordinator, grader, generating worker, the whole run) gives the same verdicts and bytes; `grade` says of the samples file what the fleet
 said; a sweep is compared; tasks end early with --stop-when-solved without a change of the numbers."""
+import gzip
 import json
 import math
 import os
@@ -162,11 +163,44 @@ def check_sentences(folder):
                         ([folder / "none.jsonl"], "not there")]:
         done = call([TOKENFLEET, "eval", *args, "--model", "demo", "--out", folder / "no"], expect=2)
         check(words in done.stderr and done.stderr.count("\n") == 1, f"the sentence of {args} is {done.stderr!r}")
+    for args, words in [(["--temperature", "hot"], "--temperature takes a number"), (["--temperature", "-1"], "--temperature takes"), (["--sweep", "top_p=0.5,0.5"], "--sweep top_p=0.5 is given twice"),
+                        (["--model", "demo"], "--model demo is given twice"), (["--out", tasks], "is a file")]:
+        done = call([TOKENFLEET, "eval", tasks, "--model", "demo", *([] if "--out" in args else ["--out", folder / "no"]), *args], expect=2)
+        check("tokenfleet eval: " in done.stderr and words in done.stderr and done.stderr.count("\n") == 1, f"the sentence of {args} is {done.stderr!r}")
+    done = call([TOKENFLEET, "eval", tasks, "--model", folder / "no_model", "--out", folder / "no"], expect=3)
+    check("tokenfleet eval: the model" in done.stderr and not (folder / "no").exists(), f"a model that is not there: {done.stderr!r}")
+
+
+def check_foreign_files(folder):
+    """A folder with files of the user's own, and a file of results that is none: nothing is written over."""
+    tasks, mine = tasks_file(folder, 2), folder / "mine"
+    mine.mkdir()
+    for name in ["job.jsonl", "summary.txt", "samples.jsonl", "comparison.txt"]:
+        (mine / name).write_text("precious\n")
+        more = ["--sweep", "temperature=0,1"] if name == "comparison.txt" else []
+        done = evaluate(tasks, mine, *more, expect=2)
+        check(f"{name} is there and no evaluation wrote it" in done.stderr, f"beside {name}: {done.stderr!r}")
+        check((mine / name).read_text() == "precious\n" and len(os.listdir(mine)) == 1, f"something was written: {os.listdir(mine)}")
+        (mine / name).unlink()
+    evaluate(tasks, mine)
+    evaluate(tasks, mine)
+    samples, results = mine / "samples.jsonl", mine / "graded.jsonl"
+    results.write_text('{"task_id": "MiniEval/0", "completion": "mine"}\n')
+    for out, words in [(results, "holds no results of grading"), (mine, "is a folder"), (folder / "none" / "x", "make it first"), (samples, "one of the files that are read")]:
+        check(words in call([TOKENFLEET, "grade", samples, "--tasks", tasks, "--out", out], expect=2).stderr, f"grade --out {out}")
+    check("mine" in results.read_text(), "grade has written over a file that is not its own")
+    results.unlink()
+    for _ in range(2):
+        call([TOKENFLEET, "grade", samples, "--tasks", tasks, "--out", results])
+    (folder / "cut.jsonl.gz").write_bytes(gzip.compress(os.urandom(5000).hex().encode())[:3000])
+    check("damaged gzip data (unexpected end of file)" in call([TOKENFLEET, "grade", samples, "--tasks", folder / "cut.jsonl.gz", "--out", results], expect=3).stderr, "tasks that are cut off")
+    samples.write_text(samples.read_text().splitlines(keepends=True)[0])
+    check("has none" in call([TOKENFLEET, "grade", samples, "--tasks", tasks, "--out", results, "-k", "1"], expect=2).stderr, "a task without samples")
 
 
 def evaluations(folder):
     times = []
-    for part in [check_sentences, check_greedy, check_curve, check_killed, check_fleet, check_sweep, check_early_end]:
+    for part in [check_sentences, check_foreign_files, check_greedy, check_curve, check_killed, check_fleet, check_sweep, check_early_end]:
         began = time.monotonic()
         part(folder)
         times.append(f"{part.__name__[6:]} {time.monotonic() - began:.0f} s")

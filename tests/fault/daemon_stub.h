@@ -331,19 +331,40 @@ static inline void assert_sound(const coord_daemon *d, const stored_job *job)
     free(errors);
 }
 
+/* A daemon with its job, and a worker that has said hello. */
+static inline coord_daemon *start_serving(stored_job **job, stub *w)
+{
+    coord_daemon *d = start_daemon();
+    *job = the_job(d);
+    stub_open(w, endpoint, 77);
+    stub_hello(w);
+    return d;
+}
+
+static inline void stop_serving(coord_daemon *d, stub *w)
+{
+    stub_close(w);
+    daemon_close(d);
+}
+
+static inline void wait_for_rows(coord_daemon *d, stub *w)
+{
+    for (int64_t until = daemon_now_ms() + WAIT_MS; w->n_held == 0; stub_read(w)) {
+        assert_true(daemon_now_ms() < until);
+        turn(d);
+    }
+}
+
 /* A whole life in one process; returns OUT, which the caller frees. */
 static inline char *run_once(void)
 {
     stub w;
-    coord_daemon *d = start_daemon();
-    stored_job *job = the_job(d);
-    stub_open(&w, endpoint, 77);
-    stub_hello(&w);
+    stored_job *job;
+    coord_daemon *d = start_serving(&job, &w);
     serve_to_the_end(d, job, &w);
     assert_sound(d, job);
     char *out = output_of(d, job, false);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
     return out;
 }
 

@@ -14,10 +14,8 @@ static void a_job_is_served_to_its_end_and_every_result_is_answered(void **unuse
 {
     (void)unused;
     stub w;
-    coord_daemon *d = start_daemon();
-    stored_job *job = the_job(d);
-    stub_open(&w, endpoint, 77);
-    stub_hello(&w);
+    stored_job *job;
+    coord_daemon *d = start_serving(&job, &w);
     serve_to_the_end(d, job, &w);
     assert_true(w.is_welcome);
     assert_int_equal(w.n_sent, N_GOOD + N_GOOD / 4);
@@ -30,8 +28,7 @@ static void a_job_is_served_to_its_end_and_every_result_is_answered(void **unuse
     assert_sound(d, job);
     free(out);
     free(errors);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
 }
 
 /* A spool may have more finished jobs than a process descriptors, and a start must not wait for the disk for each of them. */
@@ -90,16 +87,10 @@ static void a_full_disk_answers_nothing_and_goes_on_when_there_is_room(void **un
 {
     (void)unused;
     stub w;
-    coord_daemon *d = start_daemon();
-    stored_job *job = the_job(d);
-    stub_open(&w, endpoint, 77);
-    stub_hello(&w);
+    stored_job *job;
+    coord_daemon *d = start_serving(&job, &w);
     int64_t until = daemon_now_ms() + WAIT_MS;
-    while (w.n_held == 0) {
-        assert_true(daemon_now_ms() < until);
-        turn(d);
-        stub_read(&w);
-    }
+    wait_for_rows(d, &w);
     disk_is_full = true;
     int answered = w.n_answers;
     stub_work(&w);
@@ -117,8 +108,7 @@ static void a_full_disk_answers_nothing_and_goes_on_when_there_is_room(void **un
     assert_null(daemon_disk_full(d));
     assert_int_equal(w.n_committed, w.n_sent);
     assert_sound(d, job);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
 }
 
 /* The closing record is durable, the journal has no room: to clients the job runs on until its end can be performed, and nobody is shown files that are not there. */
@@ -129,11 +119,9 @@ static void a_job_whose_end_waits_for_the_journal_is_not_ended_to_clients(void *
     fl_err err;
     char got[65536];
     size_t n_got = 0;
-    coord_daemon *d = start_daemon();
-    stored_job *job = the_job(d);
-    stub_open(&w, endpoint, 77);
+    stored_job *job;
+    coord_daemon *d = start_serving(&job, &w);
     stub_open(&client, endpoint, 78);
-    stub_hello(&w);
     for (int64_t until = daemon_now_ms() + WAIT_MS; w.n_committed == 0; stub_read(&w)) {
         assert_true(daemon_now_ms() < until);
         turn(d);
@@ -170,8 +158,7 @@ static void a_job_whose_end_waits_for_the_journal_is_not_ended_to_clients(void *
     assert_sound(d, job);
     free(out);
     stub_close(&client);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
 }
 
 /* The files of a running job that is fetched find no room: the writer takes them away and ends; the client waits, and goes on where it was. */
@@ -181,11 +168,9 @@ static void a_fetch_waits_for_files_that_a_full_disk_took_away(void **unused)
     stub w, client;
     char got[65536], temporary[400];
     size_t n_got = 0;
-    coord_daemon *d = start_daemon();
-    stored_job *job = the_job(d);
-    stub_open(&w, endpoint, 77);
+    stored_job *job;
+    coord_daemon *d = start_serving(&job, &w);
     stub_open(&client, endpoint, 78);
-    stub_hello(&w);
     for (int64_t until = daemon_now_ms() + WAIT_MS; n_got == 0; stub_read(&w)) {
         assert_true(daemon_now_ms() < until);
         turn(d);
@@ -225,8 +210,7 @@ static void a_fetch_waits_for_files_that_a_full_disk_took_away(void **unused)
     assert_sound(d, job);
     free(out);
     stub_close(&client);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
 }
 
 static void a_daemon_that_ends_on_a_full_disk_loses_nothing_that_was_answered(void **unused)
@@ -235,10 +219,8 @@ static void a_daemon_that_ends_on_a_full_disk_loses_nothing_that_was_answered(vo
     char *reference = run_once();
     fixture_remove(spool_at);
     stub w;
-    coord_daemon *d = start_daemon();
-    the_job(d);
-    stub_open(&w, endpoint, 77);
-    stub_hello(&w);
+    stored_job *job;
+    coord_daemon *d = start_serving(&job, &w);
     int64_t until = daemon_now_ms() + WAIT_MS;
     while (w.n_committed == 0) {
         assert_true(daemon_now_ms() < until);
@@ -253,8 +235,7 @@ static void a_daemon_that_ends_on_a_full_disk_loses_nothing_that_was_answered(vo
         stub_read(&w);
         stub_work(&w);
     }
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
     disk_is_full = false;
     char *out = run_once();
     assert_string_equal(out, reference);
@@ -293,8 +274,7 @@ static void nonsense_is_dropped_or_refused_and_the_daemon_goes_on(void **unused)
     serve_to_the_end(d, job, &w);
     assert_sound(d, job);
     stub_close(&stranger);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
 }
 
 static void a_worker_that_dies_gives_its_rows_to_the_next(void **unused)
@@ -319,8 +299,7 @@ static void a_worker_that_dies_gives_its_rows_to_the_next(void **unused)
     serve_to_the_end(d, job, &w);                        /* well before the lease's term */
     assert_true(daemon_now_ms() < until);
     assert_sound(d, job);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
 }
 
 static void a_cancelled_job_is_closed_with_what_was_committed(void **unused)
@@ -328,10 +307,8 @@ static void a_cancelled_job_is_closed_with_what_was_committed(void **unused)
     (void)unused;
     stub w;
     fl_err err;
-    coord_daemon *d = start_daemon();
-    stored_job *job = the_job(d);
-    stub_open(&w, endpoint, 77);
-    stub_hello(&w);
+    stored_job *job;
+    coord_daemon *d = start_serving(&job, &w);
     int64_t until = daemon_now_ms() + WAIT_MS;
     while (w.n_committed == 0) {
         assert_true(daemon_now_ms() < until);
@@ -345,8 +322,7 @@ static void a_cancelled_job_is_closed_with_what_was_committed(void **unused)
     assert_int_equal(job->state, JOB_CANCELLED);
     assert_true(job->counts.completed > 0 && job->counts.completed < N_GOOD);
     assert_sound(d, job);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
     d = start_daemon();                                  /* and stays so */
     job = daemon_job_at(d, 0);
     assert_int_equal(job->state, JOB_CANCELLED);

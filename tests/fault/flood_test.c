@@ -151,11 +151,9 @@ static void a_client_that_never_reads_holds_a_few_answers_and_slows_nobody(void 
     (void)unused;
     stub w, client;
     flooder f = make_flooder(ask_without_end);
-    coord_daemon *d = start_daemon();
-    stored_job *job = the_job(d);
-    stub_open(&w, endpoint, 77);
+    stored_job *job;
+    coord_daemon *d = start_serving(&job, &w);
     stub_open(&client, endpoint, 78);
-    stub_hello(&w);
     serve_to_the_end(d, job, &w);
     make_file_large(d, job, 3 << 20);                    /* a piece is 1 MB */
     memory_watch memory = { .before = resident() };
@@ -185,8 +183,7 @@ static void a_client_that_never_reads_holds_a_few_answers_and_slows_nobody(void 
     end_flood(&f);
     for (int64_t until = daemon_now_ms() + WAIT_MS; daemon_queue_figures(d).unsent.depth > 0; turn(d)) assert_true(daemon_now_ms() < until);     /* and gives it back */
     stub_close(&client);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
 }
 
 static void a_worker_that_floods_with_results_disturbs_nobody(void **unused)
@@ -212,8 +209,7 @@ static void a_worker_that_floods_with_results_disturbs_nobody(void **unused)
     assert_modest(&memory);
     assert_int_equal(w.n_refused, 0);
     assert_sound(d, job);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
 }
 
 /* With a full disk nothing is answered: what a worker sends beyond its credit is dropped, and pieces of results that never end are bounded too. */
@@ -222,16 +218,10 @@ static void a_worker_that_floods_while_the_disk_is_full_is_refused_beyond_its_cr
     (void)unused;
     stub w;
     flooder f = make_flooder(send_pieces_without_end);
-    coord_daemon *d = start_daemon();
-    stored_job *job = the_job(d);
-    stub_open(&w, endpoint, 77);
-    stub_hello(&w);
+    stored_job *job;
+    coord_daemon *d = start_serving(&job, &w);
     int64_t until = daemon_now_ms() + WAIT_MS;
-    while (w.n_held == 0) {
-        assert_true(daemon_now_ms() < until);
-        turn(d);
-        stub_read(&w);
-    }
+    wait_for_rows(d, &w);
     memory_watch memory = { .before = resident() };
     flood(&f);
     while (coord_partials(daemon_core(d)).depth == 0) {  /* it has rows of its own and sends */
@@ -260,8 +250,7 @@ static void a_worker_that_floods_while_the_disk_is_full_is_refused_beyond_its_cr
     assert_int_equal(daemon_queue_figures(d).not_durable.depth, 0);
     assert_int_equal(coord_partials(daemon_core(d)).depth, 0);
     assert_sound(d, job);
-    stub_close(&w);
-    daemon_close(d);
+    stop_serving(d, &w);
 }
 
 int main(void)

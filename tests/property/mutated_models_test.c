@@ -3,26 +3,10 @@
  * The mutants: config.json, generation_config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja, the header, data, shards and index of the weights; bytes of them as
  * in mutated_test, JSON that stays JSON with hostile values, and weight files that are whole but not the config's. The seed is printed; TOKENFLEET_TEST_SEED gives another;
  * `mutated_models_test SEED NUMBER` makes and opens one directory again. */
-#include <jansson.h>
 #include <math.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
-#include <cmocka.h>
 #include "engine/chat_template.h"
-#include "engine/engine.h"
-#include "engine/inspect.h"
-#include "engine/tokenizer.h"
-#include "proto/log.h"
-#include "tests/heap_watch.h"
-#include "tests/mutate.h"
+#include "tests/mutant_models.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define MUTANTS 2000
@@ -30,7 +14,6 @@
 #define MUTANTS 10000
 #endif
 #define HELPERS_EVERY 40                 /* a mutant of the templates is rendered, which starts a Python, so often */
-#define MUTANT_SECONDS_MAX 20
 #define HEAP_FIXED (24u << 20)           /* a config's buffer of 16 MB before it is cut to its size; later the tokenizer's tables of all characters, and the engine's own rows */
 #define HEAP_JSON_BYTE 400               /* trees and vocabularies, as in mutated_test */
 #define HEAP_WEIGHT_BYTE 8               /* F8_E4M3 as fp32 */
@@ -53,8 +36,6 @@ typedef struct { mutate_sample files[N_FILES]; bool is_single; } directory;     
 
 static directory pristine[N_MODELS];
 static char folder[64];
-static uint64_t seed;
-static uint64_t running;                 /* what a crash reports */
 
 /* ---- files ---- */
 
@@ -469,7 +450,7 @@ static void change_shards(directory *d, mutate_random *r)
 /* Make directory `number`. Returns whether its chat templates are what was changed. */
 static bool make_mutant(directory *d, uint64_t number)
 {
-    mutate_random r = { seed ^ number * 0xD1342543DE82EF95u };
+    mutate_random r = { mutant_seed ^ number * 0xD1342543DE82EF95u };
     const directory *from = &pristine[number % N_MODELS];
     *d = (directory){ .is_single = true };
     for (int i = 0; i < N_FILES; i++) if (from->files[i].data) d->files[i] = copy_bytes(from->files[i].data, from->files[i].n_bytes);
@@ -494,58 +475,17 @@ static bool make_mutant(directory *d, uint64_t number)
 
 /* ---- opening ---- */
 
-typedef struct { uint64_t n_opened, n_refused, n_nan, n_rendered; size_t heap_most; } tally;
-
-static void check_sentence(fl_status st, const fl_err *err)
-{
-    if (st == FL_OK || !err->text[0] || strlen(err->text) < 10) fail_msg("directory %llu (seed %llu): %s with the sentence \"%s\"", (unsigned long long)running, (unsigned long long)seed, fl_status_name(st), err->text);
-}
-
-/* A prompt over two chunks, two samples, a few tokens. */
-static void run_engine(engine *e, tally *t)
-{
-    const engine_info *info = engine_describe(e);
-    int32_t prompt[70], n_prompt = 70, n_events = 0;
-    engine_event events[8];
-    fl_err err = { 0 };
-    if (info->context_max < n_prompt + 3) n_prompt = info->context_max - 3;
-    if (n_prompt < 1) return;
-    for (int32_t i = 0; i < n_prompt; i++) prompt[i] = (int32_t)((7 * i + 3) % info->n_vocab);
-    engine_request r = { .tag = 1, .prompt = prompt, .n_prompt = n_prompt, .sample_hi = 2,
-                         .sampling = { .temperature = info->temperature, .top_p = info->top_p, .top_k = info->top_k, .min_p = info->min_p, .repetition_penalty = info->repetition_penalty, .max_tokens = 3, .n_top = 2,
-                                       .n_prompt_top = -1, .seed = 1 } };
-    fl_status st = engine_add(e, &r, &err);
-    if (st != FL_OK) fail_msg("directory %llu (seed %llu): a plain request is refused: %s", (unsigned long long)running, (unsigned long long)seed, err.text);
-    while ((st = engine_step(e, events, 8, &n_events, &err)) == FL_OK)
-        for (int32_t i = 0; i < n_events; i++) {
-            if (events[i].kind == ENGINE_FAILED) t->n_nan++;
-            if (!events[i].result) continue;
-            for (size_t k = 0; k < events[i].result->n_ids; k++) assert_in_range(events[i].result->ids[k], 0, info->n_vocab - 1);
-            fl_result_free(events[i].result);
-            free(events[i].result);
-        }
-    if (st != FL_AGAIN) fail_msg("directory %llu (seed %llu): a step fails with %s", (unsigned long long)running, (unsigned long long)seed, err.text);
-}
-
 static void open_tokenizer(void)
 {
-    static const char text[] = "Hello  world, it's 2024!\n\n\tdef f(x): return x ** 2  # \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80<s></s><|endoftext|>";
     char path[160];
     tokenizer *t = NULL;
     fl_err err = { 0 };
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     fl_status st = tokenizer_open(&t, path, &err);
-    if (st != FL_OK) { check_sentence(st, &err); return; }
-    st = tokenizer_encode(t, text, sizeof text - 1, true, &ids, &n_ids, &err);
-    if (st != FL_OK) check_sentence(st, &err);
-    for (size_t i = 0; st == FL_OK && i < n_ids; i++) assert_in_range(ids[i], 0, tokenizer_vocab(t) - 1);
-    free(ids);
-    tokenizer_close(t);
+    mutant_check_tokenizer(st, t, &err);
 }
 
-static void open_templates(bool render, tally *t)
+static void open_templates(bool render, mutant_tally *t)
 {
     static const char request[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"add_generation_prompt\": true}";
     json_t *names = NULL;
@@ -554,89 +494,40 @@ static void open_templates(bool render, tally *t)
     size_t n_bytes = 0;
     fl_err err = { 0 };
     fl_status st = chat_template_names(&names, folder, &err);
-    if (st != FL_OK) check_sentence(st, &err);
+    if (st != FL_OK) mutant_check_sentence(st, &err);
     json_decref(names);
     if (!render) return;
     fl_status opened = chat_template_open(&c, folder, &err);
     if (opened == FL_IO) return;                         /* no Python or no Jinja2 here */
-    if (opened != st) fail_msg("directory %llu (seed %llu): the templates' names say %s, opening says %s", (unsigned long long)running, (unsigned long long)seed, fl_status_name(st), fl_status_name(opened));
-    if (opened == FL_OK && (st = chat_template_render(c, request, sizeof request - 1, 0, &text, &n_bytes, &err)) != FL_OK) check_sentence(st, &err);
+    if (opened != st) mutant_fail("the templates' names say %s, opening says %s", fl_status_name(st), fl_status_name(opened));
+    if (opened == FL_OK && (st = chat_template_render(c, request, sizeof request - 1, 0, &text, &n_bytes, &err)) != FL_OK) mutant_check_sentence(st, &err);
     t->n_rendered++;
     free(text);
     chat_template_close(c);
 }
 
-/* `inspect` says what the engine says. A NaN among the values is for the engine alone, which reads them. */
-static void check_inspect(fl_status opened, const fl_err *said)
+static void open_mutant(uint64_t number, mutant_tally *t)
 {
-    json_t *report = NULL;
-    fl_err err = { 0 };
-    fl_status st = inspect_model(&report, folder, 2, 0, &err);
-    if (st != FL_OK) check_sentence(st, &err);
-    bool is_supported = json_is_true(json_object_get(report, "supported"));
-    const char *problem = json_string_value(json_array_get(json_object_get(report, "problems"), 0));
-    bool agree = opened == FL_OK ? is_supported : !is_supported || opened == FL_FULL || strstr(said->text, "NaN") || strstr(said->text, "beyond fp32");
-    if (st == FL_OK && !agree)
-        fail_msg("directory %llu (seed %llu): the engine says %s \"%s\", inspect \"%s\"", (unsigned long long)running, (unsigned long long)seed, fl_status_name(opened), said->text, problem ? problem : "supported");
-    json_decref(report);
-}
-
-static void open_mutant(uint64_t number, tally *t)
-{
+    static const char *const beyond_inspect[] = { "NaN", "beyond fp32", NULL };
     directory d;
     fl_err err = { 0 };
-    engine *e = NULL;
     size_t json_bytes = 0, weight_bytes = 0;
-    running = number;
+    mutant_running = number;
     bool is_template = make_mutant(&d, number);
     write_directory(&d);
     for (int i = 0; i < N_FILES; i++) *(i == WEIGHTS || i == WEIGHTS_2 ? &weight_bytes : &json_bytes) += d.files[i].n_bytes;
     directory_fini(&d);
     alarm(MUTANT_SECONDS_MAX);
     heap_watch_begin();
-    fl_status st = engine_open(&e, &(engine_options){ .model = folder, .n_threads = 1, .batch_max = 2, .prefill_budget = 64, .context_max = number % 3 ? 128 : 0 }, &err);
-    if (st == FL_OK) { t->n_opened++; run_engine(e, t); }
-    else { t->n_refused++; check_sentence(st, &err); }
-    engine_close(e);
+    fl_status st = mutant_open_engine(folder, number % 3 ? 128 : 0, t, &err);
     open_tokenizer();
     open_templates(is_template && number % HELPERS_EVERY < 3, t);
-    check_inspect(st, &err);
-    size_t peak = heap_watch_peak();
+    mutant_check_inspect(folder, st, &err, beyond_inspect);
+    mutant_check_heap(t, HEAP_FIXED + HEAP_JSON_BYTE * json_bytes + HEAP_WEIGHT_BYTE * weight_bytes, json_bytes + weight_bytes);
     alarm(0);
-    if (peak > HEAP_FIXED + HEAP_JSON_BYTE * json_bytes + HEAP_WEIGHT_BYTE * weight_bytes)
-        fail_msg("directory %llu (seed %llu) has %zu bytes of JSON and %zu of weights and took %zu of heap", (unsigned long long)number, (unsigned long long)seed, json_bytes, weight_bytes, peak);
-    if (peak > t->heap_most) t->heap_most = peak;
 }
 
-static void mutated_directories_do_no_harm(void **state)
-{
-    (void)state;
-    tally t = { 0 };
-    clock_t start = clock();
-    for (uint64_t i = 0; i < MUTANTS; i++) open_mutant(i, &t);
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    print_message("%d directories of %d models: %llu opened and ran (%llu rows ended in NaN), %llu refused, %llu templates rendered; at most %.1f MB of heap, %.1f MB resident; %.1f s of CPU time\n", MUTANTS,
-                  N_MODELS, (unsigned long long)t.n_opened, (unsigned long long)t.n_nan, (unsigned long long)t.n_refused, (unsigned long long)t.n_rendered, (double)t.heap_most / 1e6,
-                  (double)usage.ru_maxrss / 1e3, (double)(clock() - start) / CLOCKS_PER_SEC);
-    assert_true(t.n_opened > MUTANTS / 10 && t.n_refused > MUTANTS / 4);                     /* both ways are taken */
-}
-
-void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));      /* there under a sanitizer, which reports signals itself */
-
-static void say_where(void)
-{
-    char text[200];
-    int n = snprintf(text, sizeof text, "\nended by directory %llu: make it again with mutated_models_test %llu %llu\n", (unsigned long long)running, (unsigned long long)seed, (unsigned long long)running);
-    if (write(2, text, (size_t)n) < 0) _exit(3);
-}
-
-static void report_signal(int number)
-{
-    say_where();
-    signal(number, SIG_DFL);
-    raise(number);
-}
+static const mutant_test mutants = { "directory", "mutated_models_test", folder, MUTANTS, MUTANTS / 10, open_mutant };
 
 static int make_folder(void **state)
 {
@@ -654,23 +545,4 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-int main(int argc, char **argv)
-{
-    const struct CMUnitTest tests[] = { cmocka_unit_test(mutated_directories_do_no_harm) };
-    const char *given = getenv("TOKENFLEET_TEST_SEED");
-    seed = argc > 2 ? strtoull(argv[1], NULL, 10) : given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
-    fl_log_set_level(FL_LOG_ERROR);
-    if (__sanitizer_set_death_callback) __sanitizer_set_death_callback(say_where);
-    else signal(SIGSEGV, report_signal), signal(SIGBUS, report_signal), signal(SIGFPE, report_signal);
-    signal(SIGABRT, report_signal);
-    signal(SIGALRM, report_signal);
-    if (argc > 2) {                                      /* one directory, which stays */
-        tally t = { 0 };
-        if (make_folder(NULL) != 0) return 1;
-        open_mutant(strtoull(argv[2], NULL, 10), &t);
-        printf("%s: %s, %.1f MB of heap\n", folder, t.n_opened ? "opened" : "refused", (double)t.heap_most / 1e6);
-        return 0;
-    }
-    printf("seed %llu\n", (unsigned long long)seed);
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+int main(int argc, char **argv) { return mutants_main(argc, argv, make_folder, remove_folder); }

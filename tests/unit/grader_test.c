@@ -213,6 +213,22 @@ static void without_bubblewrap_it_says_what_to_install(void **state)
     assert_null(none);
 }
 
+/* The kernel's SIGKILL at a limit that the completion has set itself is no fault of the sandbox. */
+static void a_completion_that_lowers_its_own_cpu_limit_times_out(void **state)
+{
+    (void)state;
+    grader *usual = g;
+    fl_err err = {.text = ""};
+    grader_options options = {.n_slots = 1, .limits = grade_limits_default()};
+    options.limits.cpu_ms_min = 30000;
+    if (grader_open(&g, &options, &err) != FL_OK) fail_msg("%s", err.text);
+    grade_result r = grade(&half, "    import resource\n    resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\n    while True:\n        pass\n", false);
+    grader_close(g);
+    g = usual;
+    expect(r, GRADE_TIMEOUT, "its CPU time ran out");
+    assert_true(r.cpu_ms < 10000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +239,7 @@ int main(void)
         cmocka_unit_test(a_task_without_what_its_mode_needs_is_refused),
         cmocka_unit_test(a_task_without_a_canonical_solution_or_with_a_wrong_one_is_graded),
         cmocka_unit_test(the_canonical_solution_sets_the_time_that_samples_get),
+        cmocka_unit_test(a_completion_that_lowers_its_own_cpu_limit_times_out),
         cmocka_unit_test(a_cancelled_sample_has_no_result),
         cmocka_unit_test(a_full_grader_says_so),
         cmocka_unit_test(without_bubblewrap_it_says_what_to_install),

@@ -1,0 +1,3 @@
+# expect: error
+def аdd(a, b):
+    return a + b

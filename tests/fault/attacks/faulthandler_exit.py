@@ -1,0 +1,6 @@
+# expect: !
+import faulthandler, time
+faulthandler.dump_traceback_later(0.05, exit=True)
+def add(a, b):
+    time.sleep(0.2)
+    return a + b

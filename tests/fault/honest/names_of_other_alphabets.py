@@ -1,0 +1,4 @@
+# ---- completion
+def ａｄｄ(α, β):                       # Python reads the name as `add`
+    Σ = α + β
+    return Σ
