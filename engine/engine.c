@@ -7,7 +7,7 @@
 #include "kernels/quant.h"
 #include "proto/log.h"
 
-#define NUMERICS_VERSION 2               /* bumped by any change of bits in kernels, sampler or the order of a forward pass */
+#define NUMERICS_VERSION 3               /* bumped by any change of bits in kernels, sampler or the order of a forward pass */
 
 /* ---- open ---- */
 

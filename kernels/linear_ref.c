@@ -19,8 +19,8 @@ void ref_activations(double *y, const float *x, const weight *w)
             most = fmaxf(most, fabsf(x[i]));
         }
         for (int32_t i = g; i < g + 32; i++) {
-            float inverse = 127.0f / most, q = rintf(x[i] * inverse);
-            y[i] = !is_finite ? NAN : most < 0x1p-100f ? 0.0 : (double)q * (double)(most / 127.0f);
+            float inverse = 16256.0f / most, q = rintf(x[i] * inverse);
+            y[i] = !is_finite ? NAN : most < 0x1p-100f ? 0.0 : (double)q * (double)(most / 16256.0f);
         }
     }
 }

@@ -167,8 +167,8 @@ struct ops {
     /* x += d */
     void (*add)(ops *o, float *x, const act *d, int32_t n_rows, int32_t dim);
     void (*act_add)(ops *o, act *x, const act *d, int32_t n_rows, int32_t dim);
-    /* y [n_rows, w.n_rows] = x [n_rows, w.n_cols] w^T (+ bias where bias.data). With quantized weights x is rounded to whole numbers first, 32 of a row to a
-     * scale, on the CPU: see linear_ref.c */
+    /* y [n_rows, w.n_rows] = x [n_rows, w.n_cols] w^T (+ bias where bias.data). With quantized weights x is rounded to whole numbers of 15 bits first, 32 of
+     * a row to a scale, on the CPU: see linear_ref.c */
     void (*linear)(ops *o, act *y, const act *x, const weight *w, const weight *bias, int32_t n_rows);
     /* the same with fp32 results: logits, gates of a head */
     void (*linear_f32)(ops *o, float *y, const act *x, const weight *w, const weight *bias, int32_t n_rows);

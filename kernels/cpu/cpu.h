@@ -10,14 +10,16 @@
 
 typedef struct cpu_pool cpu_pool;
 
-/* 32 activations of a row as whole numbers: x[i] is about scale * q[i], scale = max |x| / 127. Where a value is not finite scale and sums are NaN; a block whose
- * greatest magnitude is below ACT_LEAST is zero. */
+/* 32 activations of a row as whole numbers of two bytes: x[i] is about scale * (128 * q[0][i] + q[1][i]), scale = max |x| / ACT_STEPS. Where a value is not finite scale and
+ * sums are NaN; a block whose greatest magnitude is below ACT_LEAST is zero. */
 typedef struct {
-    _Alignas(64) int8_t q[32];
+    _Alignas(32) int8_t q[2][32];        /* high -127 .. 127, low -64 .. 63 */
     float scale;
-    float sums[3];                       /* scale * sum of q: of the first 16, of the last 16, of all */
-    int32_t minus[3];                    /* minus the sum of q, of the same */
+    float sums[3];                       /* scale * the sum of the whole numbers: of the first 16, of the last 16, of all */
+    int32_t minus[3];                    /* minus that sum, of the same */
 } act_block;
+#define ACT_LOW_BITS 7
+#define ACT_STEPS (127 << ACT_LOW_BITS)
 #define ACT_LEAST 0x1p-100f
 
 /* y[i * y_stride + j] = dot(w row j, x[i]) for j < n_w, i < n_x: quantized rows of n_k values, n_k / 32 blocks of activations. Every product with quantized

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Write GGUF files into tests/golden/gguf with the reference writer: small reference models of tests/golden/models as F32 (whose golden.json holds for them too), and for llama, qwen3,
 qwen3_5_moe and gemma3 a random model whose matrices are of every quantized type in turn (NAME_mixed.gguf), with mixed.json: logits of the dequantized model
-from transformers, exact and with what products take rounded to 8 bits in blocks of 32.
+from transformers.
 
 Needs gguf, torch, transformers and llama-cpp-python, whose library quantizes (made with gguf 0.19.0, torch 2.15.0, transformers 5.17.0, llama-cpp-python 0.3.36); the tests need none.
 What llama.cpp's converter does to values is done here: names and keys are the package's, llama's query and key rows are turned, norms of gemma3 and qwen3_5 get 1 added, A_log becomes
 -exp(A_log), DeltaNet's value heads are put in tiled order, llama 3's rotation becomes rope_freqs.
 
 usage: make_gguf_models.py [NAME...]"""
-import contextlib
 import ctypes
 import json
 import math
@@ -196,25 +195,6 @@ def plain(name):
     write(OUT / f"{name}.gguf", c, [(n, s, x, Q.F32) for n, s, x in converted(state, c)], gguf.LlamaFileType.ALL_F32)
 
 
-@contextlib.contextmanager
-def products(quantized):
-    """Products with these weights round what they are multiplied with to 8 bits in blocks of 32, as the CPU kernels do."""
-    linear = torch.nn.functional.linear
-
-    def rounded(x, w, bias=None):
-        if w.untyped_storage().data_ptr() in quantized:
-            blocks = x.float().reshape(*x.shape[:-1], -1, 32)
-            scale = blocks.abs().amax(-1, keepdim=True) / 127
-            x = (torch.round(blocks / torch.where(scale > 0, scale, 1.0)) * scale).reshape(x.shape)
-        return linear(x, w, bias)
-
-    torch.nn.functional.linear = rounded
-    try:
-        yield
-    finally:
-        torch.nn.functional.linear = linear
-
-
 def mixed(name):
     """Types in turn; what a matrix's rows are no whole blocks of goes to the next type that fits. The reference has the dequantized values, undone to its own order."""
     torch.manual_seed(20)
@@ -226,7 +206,7 @@ def mixed(name):
             p.data.normal_(0.0 if name in ("gemma3", "qwen3_5_moe") and "linear_attn" not in key else 0.9, 0.1)
     c = json.loads(config.to_json_string(use_diff=False))
     c.setdefault("tie_word_embeddings", False)
-    state, tensors, turn, reference, kind_of = model.state_dict(), [], 0, {}, {}
+    state, tensors, turn, reference = model.state_dict(), [], 0, {}
     for key, original in state.items():
         if key == "lm_head.weight" and c["tie_word_embeddings"]:
             continue
@@ -239,7 +219,6 @@ def mixed(name):
             turn += 1
         for n, s, x in made:
             tensors.append((n, s, x.reshape(-1) if "shared_expert_gate" in n else x, kind))
-        kind_of[key] = kind
         if kind != Q.F32:
             # a converter moves values only here, so where each came from is found by converting their numbers
             place = list(converted({key: torch.arange(original.numel(), dtype=torch.float64).reshape(original.shape)}, c))
@@ -250,13 +229,9 @@ def mixed(name):
     write(OUT / f"{name}_mixed.gguf", c, tensors, gguf.LlamaFileType.GUESSED)
     model.load_state_dict({**state, **reference}, strict=False)
     model.config._attn_implementation = "eager"
-    quantized = {p.untyped_storage().data_ptr() for key, p in model.named_parameters() if key in reference and kind_of[key] not in (Q.F16, Q.BF16)}
-    rows = {}
-    for way in ("exact", "rounded"):
-        with torch.no_grad(), products(quantized if way == "rounded" else set()):
-            logits = model(torch.tensor([PROMPT])).logits[0]
-        rows[way] = [[round(float(v), 5) for v in logits[p]] for p in POSITIONS]
-    return {"types": sorted({t[3].name for t in tensors}), "prompt": PROMPT, "positions": POSITIONS, **rows}
+    with torch.no_grad():
+        logits = model(torch.tensor([PROMPT])).logits[0]
+    return {"types": sorted({t[3].name for t in tensors}), "prompt": PROMPT, "positions": POSITIONS, "exact": [[round(float(v), 5) for v in logits[p]] for p in POSITIONS]}
 
 
 def bytes_vocabulary(w):

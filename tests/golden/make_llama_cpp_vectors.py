@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
 """Write what llama.cpp says of the real models of ops/get-model into tests/golden/real/NAME.json, for tests/e2e/real_model_test.py.
 
-Needs llama-cpp-python (made with 0.3.36, CPU, default settings) and the models; the test needs neither package.
+Needs llama-cpp-python (made with 0.3.36, CPU) and the models; the test needs neither.
 
-greedy   20 prompts: their ids, 64 greedy tokens, and by how much the logit of each leads the next best one.
-windows  text of MT-Bench's questions (tests/e2e/data) in windows of 500 tokens, each from an empty context: ids and the mean negative log-likelihood of tokens 1 to 499.
+greedy   20 prompts: their ids, 64 greedy tokens, and by how much the logit of each leads the next best one. Of the file's weights in F32, as llama.cpp itself writes them (llama-quantize),
+         with keys and values in F32: with the file as it is llama.cpp rounds what products take to 8 bits, which moves a lead by 0.12 to 0.14 on average and by 0.8 at most, so its own
+         two ways differ where it leads by more than 0.1.
+default  what llama.cpp chooses behind the same tokens with the file as it is and its usual settings, and its lead: [token, lead, lead of the token of `greedy`], where it chooses another.
+windows  10,000 tokens of text, MT-Bench's questions and HumanEval's prompts (tests/e2e/data), in windows of 500, each from an empty context, with the file as it is: ids and the mean
+         negative log-likelihood of tokens 1 to 499.
 texts    ids of hard texts: white space, numbers, code, other scripts, special tokens.
 
 usage: make_llama_cpp_vectors.py FOLDER [NAME...]"""
+import gzip
 import json
 import math
 import pathlib
 import sys
+import tempfile
 
+import llama_cpp
 import numpy as np
 from llama_cpp import Llama
 
@@ -33,6 +40,11 @@ def log_softmax_at(logits, at):
     return float(logits[at] - top - math.log(np.exp(logits - top, dtype=np.float64).sum()))
 
 
+def lead(row, token):
+    """By how much the logit of this token leads all others."""
+    return round(float(row[token] - max(row[:token].max(initial=-math.inf), row[token + 1:].max(initial=-math.inf))), 5)
+
+
 def greedy(llm, prompt):
     ids = llm.tokenize(prompt.encode(), add_bos=True, special=True)
     llm.reset()
@@ -42,15 +54,31 @@ def greedy(llm, prompt):
         row = llm.scores[llm.n_tokens - 1]
         best = int(row.argmax())
         out.append(best)
-        margins.append(round(float(row[best] - np.partition(row, -2)[-2]), 5))
+        margins.append(lead(row, best))
         llm.eval([best])
     return {"prompt": prompt, "ids": ids, "greedy": out, "margins": margins}
 
 
+def others(llm, case):
+    """Where the file as it is, token by token behind the same tokens, has another best one."""
+    llm.reset()
+    llm.eval(case["ids"])
+    found = {}
+    for i, token in enumerate(case["greedy"]):
+        row = llm.scores[llm.n_tokens - 1]
+        best = int(row.argmax())
+        if best != token:
+            found[i] = [best, lead(row, best), lead(row, token)]
+        llm.eval([token])
+    return found
+
+
 def windows(llm):
     lines = (HERE.parent / "e2e/data/mt_bench_questions.jsonl").read_text().splitlines()
-    text = "\n\n".join(turn for line in lines for turn in json.loads(line)["turns"])
-    ids = llm.tokenize(text.encode(), add_bos=False, special=False)
+    text = [turn for line in lines for turn in json.loads(line)["turns"]]
+    with gzip.open(HERE.parent / "e2e/data/HumanEval.jsonl.gz", "rt") as tasks:
+        text += [json.loads(line)["prompt"] for line in tasks]
+    ids = llm.tokenize("\n\n".join(text).encode(), add_bos=False, special=False)
     bos = [llm.token_bos()] if llm.tokenize(b"", add_bos=True) else []
     for i in range(N_WINDOWS):
         window = (bos + ids[i * WINDOW:(i + 1) * WINDOW])[:WINDOW]
@@ -61,14 +89,32 @@ def windows(llm):
         yield {"ids": window, "nll": round(nll, 6)}
 
 
+def open_model(path, **more):
+    return Llama(str(path), n_ctx=512, n_batch=512, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False, **more)
+
+
+def in_f32(path, folder):
+    """The same weights in F32, written by llama.cpp."""
+    settings, out = llama_cpp.llama_model_quantize_default_params(), pathlib.Path(folder) / "f32.gguf"
+    settings.ftype, settings.allow_requantize, settings.nthread = llama_cpp.LLAMA_FTYPE_ALL_F32, True, 1
+    assert llama_cpp.llama_model_quantize(str(path).encode(), str(out).encode(), settings) == 0
+    return out
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     for name in sys.argv[2:] or FILES:
-        llm = Llama(str(folder / FILES[name]), n_ctx=1024, n_batch=512, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False)
-        encode = lambda t: llm.tokenize(t.encode(), add_bos=True, special=True)
+        with tempfile.TemporaryDirectory() as f32:
+            exact = open_model(in_f32(folder / FILES[name], f32), type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32)
+            cases = [greedy(exact, p) for p in PROMPTS]
+            exact.close()
+        llm = open_model(folder / FILES[name])
+        for case in cases:
+            case["default"] = others(llm, case)
         path = HERE / "real" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
-        vectors = {"file": FILES[name], "texts": [{"text": t, "ids": encode(t)} for t in TEXTS], "greedy": [greedy(llm, p) for p in PROMPTS], "windows": []}
+        texts = [{"text": t, "ids": llm.tokenize(t.encode(), add_bos=True, special=True)} for t in TEXTS]
+        vectors = {"file": FILES[name], "texts": texts, "greedy": cases, "windows": []}
         for window in windows(llm):                      # what there is is written, since this takes minutes
             vectors["windows"].append(window)
             vectors["perplexity"] = round(math.exp(sum(w["nll"] for w in vectors["windows"]) / len(vectors["windows"])), 5)
