@@ -50,7 +50,7 @@ static void default_pool_is_what_the_device_has_left(void **state)
     const engine_info *info = engine_describe(e);
     assert_int_equal(info->batch_max, 256);
     assert_true(info->kv_tokens >= info->context_max && info->kv_tokens <= 256 * (int64_t)info->context_max);
-    assert_string_equal(info->numerics, "far/2/f32/f32");
+    assert_string_equal(info->numerics, "far/3/f32/f32");
     engine_close(e);
     e = NULL;
     assert_int_equal(engine_open(&e, &(engine_options){ .model = MODELS "small_qwen3", .ops = open_far(), .kv_tokens = (int64_t)1 << 27 }, &err), FL_FULL);
