@@ -66,10 +66,3 @@ bool bit_set_next(const bit_set *set, uint64_t from, uint64_t *i)
     }
     return false;
 }
-
-uint64_t bit_set_bytes(const bit_set *set)
-{
-    uint64_t words = 0;
-    for (int k = 0; k < BIT_SET_LEVELS; k++) words += set->n_words[k];
-    return words * sizeof(uint64_t);
-}

@@ -17,6 +17,5 @@ bool bit_set_has(const bit_set *set, uint64_t i);
 void bit_set_add(bit_set *set, uint64_t i);              /* fine when it is in already */
 void bit_set_remove(bit_set *set, uint64_t i);           /* fine when it is not in */
 bool bit_set_next(const bit_set *set, uint64_t from, uint64_t *i);   /* the lowest member >= from */
-uint64_t bit_set_bytes(const bit_set *set);
 
 #endif

@@ -206,8 +206,6 @@ typedef struct {
     uint64_t samples_committed;
     int64_t heard_ms;
 } coord_worker_status;
-size_t coord_n_jobs(const coord *c);                     /* closed ones too, in submit order */
-bool   coord_job_at(const coord *c, size_t i, coord_job_status *out);
 bool   coord_job_find(const coord *c, job_id id, coord_job_status *out);
 bool   coord_job_end(const coord *c, job_id id, size_t i, coord_end *out);      /* the i-th end kept for the job; false: there are no more */
 size_t coord_n_workers(const coord *c);

@@ -156,7 +156,6 @@ void   lease_end(coord *c, lease *l);                            /* all that is 
 void   lease_save(coord *c, const lease *l);
 bool   lease_next_row(const lease *l, uint32_t *at, row_index *row);             /* rows still held, ascending; *at starts at 0 */
 void   partial_drop(coord *c, lease *l, row_index row, uint32_t sample);
-lease_item *lease_items(const lease *l, action_list *list, uint32_t *n_items);
 
 /* coord_job.c */
 job *job_find(const coord *c, job_id id);
@@ -174,7 +173,6 @@ worker *worker_find(const coord *c, worker_id id);
 void worker_message(coord *c, worker_id id, const wire_msg *msg, coord_body body);
 void worker_gone(coord *c, worker *w);                           /* its leases end, it is forgotten */
 void worker_leases_end(coord *c, worker_id id, const char *why);
-void worker_review(coord *c, worker *w);                         /* may it work? tells it when the answer changed */
 void workers_review(coord *c);
 void lease_lost(coord *c, lease *l, bool is_stall);              /* deadline or progress: rows are requeued, the worker is told */
 typedef enum { WORKER_FITS, WORKER_OTHER_STAGE, WORKER_OTHER_MODEL, WORKER_OTHER_FILES, WORKER_OTHER_NUMERICS } worker_fit;

@@ -198,17 +198,9 @@ static void fill_job(const coord *c, const job *j, coord_job_status *s)
     else if (!is_possible[1] && s->samples_ungraded > 0) explain_grading(c, j, s->why);
 }
 
-size_t coord_n_jobs(const coord *c) { return c->n_jobs; }
 size_t coord_n_workers(const coord *c) { return c->n_workers; }
 size_t coord_n_leases(const coord *c) { return c->n_leases; }
 queue_figures coord_partials(const coord *c) { return (queue_figures){ c->partial_bytes, c->most_partial_bytes, COORD_PARTIAL_BYTES }; }
-
-bool coord_job_at(const coord *c, size_t i, coord_job_status *out)
-{
-    if (i >= c->n_jobs) return false;
-    fill_job(c, c->jobs[i], out);
-    return true;
-}
 
 bool coord_job_find(const coord *c, job_id id, coord_job_status *out)
 {

@@ -121,7 +121,7 @@ static bool judge(coord *c, worker *w)
     return true;
 }
 
-void worker_review(coord *c, worker *w)
+static void worker_review(coord *c, worker *w)
 {
     if (!judge(c, w)) return;
     send_welcome(c, w, false);

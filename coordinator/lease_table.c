@@ -210,7 +210,7 @@ bool lease_settle(coord *c, lease *l, bool has_changed)
     return false;
 }
 
-lease_item *lease_items(const lease *l, action_list *list, uint32_t *n_items)
+static lease_item *lease_items(const lease *l, action_list *list, uint32_t *n_items)
 {
     lease_item *items = fl_arena_take(&list->arena, (l->n_left ? l->n_left : 1) * sizeof *items);
     FL_ASSERT(items);

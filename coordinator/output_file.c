@@ -199,27 +199,3 @@ fl_status output_files_name(output_files *f, fl_err *err)
     for (int i = 0; st != FL_OK && i < 2; i++) take_back(&f->sinks[i]);
     return st;
 }
-
-/* ---- a closed job ---- */
-
-static fl_status add_batch(void *context, const output_batch *batch, fl_err *err)
-{
-    return output_files_add(context, batch, err);
-}
-
-fl_status output_file_write(const char *job_dir, const char *ledger_dir, const char *out, const char *errors, int n_threads, job_counts *counts, fl_err *err)
-{
-    output_rows *lines = NULL;
-    output_files *files = NULL;
-    const char *slash = strrchr(job_dir, '/');
-    fl_status st = output_rows_open(&lines, job_dir, ledger_dir, err);
-    if (st == FL_OK) st = output_rows_read(lines, (ledger_place){ 0 }, err);
-    if (st == FL_OK && !output_rows_is_closed(lines)) st = fl_fail(err, FL_AGAIN, "the job is not finished yet");
-    if (st == FL_OK) st = output_files_open(&files, (output_place){ out, false }, (output_place){ errors, false }, slash ? slash + 1 : job_dir, err);
-    if (st == FL_OK) st = output_rows_make(lines, n_threads, NULL, add_batch, files, err);
-    if (st == FL_OK) st = output_files_name(files, err);
-    if (st == FL_OK) *counts = *output_rows_counts(lines);
-    output_files_close(files);
-    output_rows_close(lines);
-    return st;
-}

@@ -30,7 +30,4 @@ fl_status output_file_not_ours(const char *path, fl_status code, fl_err *err);
 /* The name a file has while it grows; malloc'ed, NULL without memory. */
 char *output_file_temporary(const char *path, const char *job_name);
 
-/* All of it for a job that is closed, with at most n_threads. FL_AGAIN: it is not closed yet. After any failure nothing is left. */
-fl_status output_file_write(const char *job_dir, const char *ledger_dir, const char *out, const char *errors, int n_threads, job_counts *counts, fl_err *err);
-
 #endif

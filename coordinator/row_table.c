@@ -247,13 +247,6 @@ uint64_t row_table_n_waiting(const row_table *t)
     return n;
 }
 
-uint64_t row_table_bytes(const row_table *t)
-{
-    uint64_t n = sizeof *t + t->capacity * sizeof *t->rows + 3 * t->n_sample_words * sizeof *t->done;
-    for (int q = 0; q < ROW_QUEUE_COUNT; q++) n += bit_set_bytes(&t->queue[q]);
-    return n;
-}
-
 void row_table_hold(row_table *t, row_index r, uint32_t sample)
 {
     uint64_t slot = slot_of(t, r, sample);

@@ -57,7 +57,6 @@ uint64_t row_table_n_open(const row_table *t);                                  
 uint64_t row_table_n_waiting(const row_table *t);                                /* rows with a sample that nobody holds */
 uint64_t row_table_cost_waiting(const row_table *t);                             /* tokens of all their waiting samples */
 uint64_t row_table_grades_waiting(const row_table *t);                           /* samples of grade rows that wait */
-uint64_t row_table_bytes(const row_table *t);
 
 /* For the core: leases hold samples, two of them at most the same one. */
 bool      row_table_held(const row_table *t, row_index row, uint32_t sample);

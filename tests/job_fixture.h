@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "coordinator/job_store.h"
+#include "coordinator/output_file.h"
 #include "proto/detok.h"
 #include "proto/result.h"
 #include "tests/temp_folder.h"
@@ -82,6 +83,29 @@ static inline int fixture_count_lines(const char *text)
     int n = 0;
     for (; *text; text++) n += *text == '\n';
     return n;
+}
+
+static inline fl_status fixture_add_batch(void *context, const output_batch *batch, fl_err *err)
+{
+    return output_files_add(context, batch, err);
+}
+
+/* OUT and ERR of a job that is closed, as the daemon writes them (daemon_outputs.c), at once. FL_AGAIN: it is not closed yet. */
+static inline fl_status fixture_write_outputs(const char *job_dir, const char *ledger_dir, const char *out, const char *errors, int n_threads, job_counts *counts, fl_err *err)
+{
+    output_rows *lines = NULL;
+    output_files *files = NULL;
+    const char *slash = strrchr(job_dir, '/');
+    fl_status st = output_rows_open(&lines, job_dir, ledger_dir, err);
+    if (st == FL_OK) st = output_rows_read(lines, (ledger_place){ 0 }, err);
+    if (st == FL_OK && !output_rows_is_closed(lines)) st = fl_fail(err, FL_AGAIN, "the job is not finished yet");
+    if (st == FL_OK) st = output_files_open(&files, (output_place){ out, false }, (output_place){ errors, false }, slash ? slash + 1 : job_dir, err);
+    if (st == FL_OK) st = output_rows_make(lines, n_threads, NULL, fixture_add_batch, files, err);
+    if (st == FL_OK) st = output_files_name(files, err);
+    if (st == FL_OK) *counts = *output_rows_counts(lines);
+    output_files_close(files);
+    output_rows_close(lines);
+    return st;
 }
 
 #endif

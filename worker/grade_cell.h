@@ -21,7 +21,6 @@ typedef struct {
 /* Start the sandbox of an empty cell (its group stays as it is). socket_type is SOCK_STREAM or SOCK_SEQPACKET. */
 fl_status cell_start(grade_cell *cell, const sandbox_kit *kit, int program_fd, int socket_type, int64_t now_ms, fl_err *err);
 
-bool cell_runs(const grade_cell *cell);
 void cell_read_output(grade_cell *cell);                             /* what is there */
 void cell_close_link(grade_cell *cell);
 

@@ -17,7 +17,7 @@ struct outbox_entry {
 };
 
 struct outbox {
-    size_t limit_bytes, bytes, bytes_high, count;
+    size_t limit_bytes, bytes, count;
     outbox_entry *head, *tail;               /* whole entries, oldest first */
     outbox_entry *building;                  /* a body whose last piece has not come; NULL when none */
     outbox_entry *cursor; uint32_t cursor_piece;         /* the next to send; NULL = all sent */
@@ -57,7 +57,6 @@ static void count_bytes(outbox *box, outbox_entry *e, size_t n)
 {
     e->bytes += n;
     box->bytes += n;
-    if (box->bytes > box->bytes_high) box->bytes_high = box->bytes;
 }
 
 static void append(outbox *box, outbox_entry *e)
@@ -230,9 +229,4 @@ size_t outbox_count(const outbox *box)
 size_t outbox_bytes(const outbox *box)
 {
     return box->bytes;
-}
-
-size_t outbox_bytes_high(const outbox *box)
-{
-    return box->bytes_high;
 }

@@ -1,7 +1,7 @@
 /* outbox.h - results and row errors of the engine that the coordinator has not answered yet: kept until their fate comes, sent again on a new connection.
  * Order    first in, first out; an entry is offered for sending only when its last piece is in it, so a half result never leaves.
  * Full     when the bytes held reach the limit outbox_is_full says so and the engine is not read (back-pressure); one entry always fits.
- * Numbers  outbox_bytes and outbox_bytes_high (high-water mark).
+ * Numbers  outbox_bytes.
  * Threads  belongs to the worker's one thread. */
 #ifndef WORKER_OUTBOX_H
 #define WORKER_OUTBOX_H
@@ -38,6 +38,5 @@ void outbox_resend(outbox *box);
 bool   outbox_is_full(const outbox *box);
 size_t outbox_count(const outbox *box);                  /* whole entries not answered */
 size_t outbox_bytes(const outbox *box);
-size_t outbox_bytes_high(const outbox *box);
 
 #endif

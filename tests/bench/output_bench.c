@@ -156,7 +156,7 @@ static void measure(const char *job_dir, const char *folder, int n_threads)
     snprintf(errors, sizeof errors, "%s/errors.jsonl", folder);
     snprintf(ledger_dir, sizeof ledger_dir, "%s/ledger", job_dir);
     double began = now_s();
-    must(output_file_write(job_dir, ledger_dir, out, errors, n_threads, &counts, &err), &err);
+    must(fixture_write_outputs(job_dir, ledger_dir, out, errors, n_threads, &counts, &err), &err);
     double wall = now_s() - began;
     getrusage(RUSAGE_SELF, &used);
     double cpu = (double)used.ru_utime.tv_sec + (double)used.ru_stime.tv_sec + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;

@@ -132,7 +132,7 @@ static void assert_whole(void)
 {
     fl_err err;
     job_counts counts;
-    must(output_file_write(job->dir, job->ledger_dir, whole_at, whole_errors_at, 1, &counts, &err), &err);
+    must(fixture_write_outputs(job->dir, job->ledger_dir, whole_at, whole_errors_at, 1, &counts, &err), &err);
     char *got[2] = { fixture_read(out_at, NULL), fixture_read(errors_at, NULL) }, *whole[2] = { fixture_read(whole_at, NULL), fixture_read(whole_errors_at, NULL) };
     for (int i = 0; i < 2; i++) {
         assert_non_null(got[i]);

@@ -154,7 +154,7 @@ static void make_job(bool (*is_failed)(uint64_t), ledger_cause cause)
         if (entry.n_samples && is_failed(row.v)) must(ledger_append(job->ledger, &r, &err), &err);
     }
     close_ledger(job, cause);
-    must(output_file_write(job->dir, job->ledger_dir, out_at, errors_at, 1, &job->counts, &err), &err);
+    must(fixture_write_outputs(job->dir, job->ledger_dir, out_at, errors_at, 1, &job->counts, &err), &err);
     job->state = cause == LEDGER_COMPLETED ? JOB_COMPLETED : JOB_CANCELLED;
     must(job_store_finish(job, &job->counts, &err), &err);
     job_store_close(job);
@@ -235,7 +235,7 @@ static char *finish_job(void)
     must(job_store_open(&job, o.spool, &o.named, true, &err), &err);
     add_results(job->ledger, job, is_none, is_seventh);
     close_ledger(job, LEDGER_COMPLETED);
-    must(output_file_write(job->dir, job->ledger_dir, out_at, errors_at, 1, &job->counts, &err), &err);
+    must(fixture_write_outputs(job->dir, job->ledger_dir, out_at, errors_at, 1, &job->counts, &err), &err);
     must(job_verify(job->dir, job->ledger_dir, out_at, errors_at, &report, &err), &err);
     assert_string_equal(json_string_value(json_object_get(report, "state")), "sound");
     json_decref(report);

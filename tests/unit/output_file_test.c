@@ -87,7 +87,7 @@ static void a_completed_job_has_a_line_for_every_row_in_input_order(void **unuse
     pin();
     commit_rows(0, (uint64_t)n_rows);
     close_job(LEDGER_COMPLETED);
-    assert_int_equal(output_file_write(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
+    assert_int_equal(fixture_write_outputs(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
     char *out = fixture_read(out_path, NULL), *errors = fixture_read(errors_path, NULL), *at = out;
     assert_int_equal(fixture_count_lines(out), N_GOOD);
     assert_int_equal(fixture_count_lines(errors), N_GOOD / 10);
@@ -116,7 +116,7 @@ static void a_cancelled_job_keeps_what_is_finished(void **unused)
     pin();
     commit_rows(0, 5);
     close_job(LEDGER_CANCELLED);
-    assert_int_equal(output_file_write(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
+    assert_int_equal(fixture_write_outputs(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
     char *out = fixture_read(out_path, NULL), *errors = fixture_read(errors_path, NULL);
     assert_int_equal(fixture_count_lines(out), 5);
     assert_int_equal(fixture_count_lines(errors), n_rows - 5);
@@ -132,7 +132,7 @@ static void a_job_cancelled_before_any_worker_came_has_errors_only(void **unused
     fl_err err;
     job_counts counts;
     close_job(LEDGER_CANCELLED);
-    assert_int_equal(output_file_write(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
+    assert_int_equal(fixture_write_outputs(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
     char *out = fixture_read(out_path, NULL);
     assert_string_equal(out, "");
     free(out);
@@ -144,7 +144,7 @@ static void an_open_job_has_no_outputs(void **unused)
     (void)unused;
     fl_err err;
     job_counts counts;
-    assert_int_equal(output_file_write(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_AGAIN);
+    assert_int_equal(fixture_write_outputs(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_AGAIN);
     assert_int_equal(access(out_path, F_OK), -1);
     assert_int_equal(access(errors_path, F_OK), -1);
 }
@@ -157,7 +157,7 @@ static void a_completed_job_that_lacks_a_result_is_corrupt_and_leaves_nothing(vo
     pin();
     commit_rows(1, (uint64_t)n_rows);
     close_job(LEDGER_COMPLETED);
-    assert_int_equal(output_file_write(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_CORRUPT);
+    assert_int_equal(fixture_write_outputs(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_CORRUPT);
     char command[120], line[200] = "";
     snprintf(command, sizeof command, "ls %s | grep -v -e job.jsonl -e spool", folder);
     FILE *left = popen(command, "re");
@@ -173,7 +173,7 @@ static void what_is_no_regular_file_is_not_replaced(void **unused)
     job_counts counts;
     close_job(LEDGER_CANCELLED);
     assert_int_equal(mkdir(out_path, 0700), 0);
-    assert_int_equal(output_file_write(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_CONFLICT);
+    assert_int_equal(fixture_write_outputs(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_CONFLICT);
 }
 
 /* Another `run` with the same --out was faster; either of the two files stops both. */
@@ -211,7 +211,7 @@ static void an_edited_line_is_found_and_its_row_is_named(void **unused)
     pin();
     commit_rows(0, (uint64_t)n_rows);
     close_job(LEDGER_COMPLETED);
-    assert_int_equal(output_file_write(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
+    assert_int_equal(fixture_write_outputs(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
     char *out = fixture_read(out_path, &n), *at = strstr(out, "\"custom_id\":\"r12\"");
     assert_non_null(at);
     *strstr(at, "length") = 'L';
@@ -237,7 +237,7 @@ static void what_a_killed_process_left_does_not_stay(void **unused)
         snprintf(left[i], sizeof left[i], "%s.tmp-job-0000000000000001", i ? errors_path : out_path);
         fclose(fopen(left[i], "we"));
     }
-    assert_int_equal(output_file_write(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
+    assert_int_equal(fixture_write_outputs(job->dir, job->ledger_dir, out_path, errors_path, 2, &counts, &err), FL_OK);
     for (int i = 0; i < 2; i++) assert_int_not_equal(access(left[i], F_OK), 0);
 }
 
