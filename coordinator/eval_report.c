@@ -36,10 +36,19 @@ static fl_status check_ks(const eval_outcome *o, fl_err *err)
     return FL_OK;
 }
 
+static void note_unsound(eval_outcome *o, const char *id)
+{
+    size_t used = strlen(o->unsound);
+    o->n_unsound++;
+    if (used + strlen(id) + sizeof ", , ..." > sizeof o->unsound || o->n_unsound > 4) id = "...";
+    if (strcmp(id, "...") != 0 || used < 3 || strcmp(o->unsound + used - 3, id) != 0) snprintf(o->unsound + used, sizeof o->unsound - used, "%s%s", used ? ", " : "", id);
+}
+
 static void count_verdicts(eval_outcome *o, const eval_samples *s)
 {
     for (size_t i = 0; i < s->set->n_tasks; i++) {
         o->has_base |= eval_kind_is_plus(s->set->tasks[i].kind);
+        if (s->of[i].n && s->of[i].v[0].verdict.canonical_failed) note_unsound(o, s->set->tasks[i].id);
         for (uint32_t k = 0; k < s->of[i].n; k++) {
             const eval_sample *sample = &s->of[i].v[k];
             o->n_samples++;
@@ -119,6 +128,7 @@ void eval_outcome_print(FILE *file, const eval_outcome *o)
     if (o->n_early) fprintf(file, "ended early    %llu tasks, once no further sample could change their part of these numbers\n", (unsigned long long)o->n_early);
     if (o->n_missing) fprintf(file, "not generated  %llu samples, which count as not passed; the error file says why\n", (unsigned long long)o->n_missing);
     if (o->n_in_process) fprintf(file, "in process     %llu samples were judged in one interpreter with their check\n", (unsigned long long)o->n_in_process);
+    if (o->n_unsound) fprintf(file, "unsound        canonical solutions that do not pass their own tests: %llu (%s); the verdicts there say nothing of the samples\n", (unsigned long long)o->n_unsound, o->unsound);
 }
 
 void eval_outcome_print_tasks(FILE *file, const eval_outcome *o)
@@ -159,8 +169,8 @@ json_t *eval_outcome_json(const eval_outcome *o)
     for (int i = 1; i < FL_VERDICT_END; i++) json_object_set_new(verdicts, fl_verdict_name((fl_verdict_kind)i), json_integer((json_int_t)o->verdicts[i]));
     for (size_t i = 0; i < o->set->n_tasks; i++)
         json_array_append_new(tasks, json_pack("{s:s, s:I, s:I}", "task_id", o->set->tasks[i].id, "n", (json_int_t)o->counts[i].n, "passed", (json_int_t)o->counts[i].c));
-    json_t *out = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "tasks_file", o->set->name, "model", o->model, "setting", o->setting, "n", (json_int_t)o->n,
-                            "samples", (json_int_t)o->n_samples, "not_generated", (json_int_t)o->n_missing, "in_process", (json_int_t)o->n_in_process, "ended_early", (json_int_t)o->n_early,
+    json_t *out = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o}", "tasks_file", o->set->name, "model", o->model, "setting", o->setting, "n", (json_int_t)o->n,
+                            "samples", (json_int_t)o->n_samples, "not_generated", (json_int_t)o->n_missing, "in_process", (json_int_t)o->n_in_process, "ended_early", (json_int_t)o->n_early, "canonical_failed", (json_int_t)o->n_unsound,
                             "pass_at_k", intervals_json(o, o->all), "verdicts", verdicts, "tasks", tasks);
     if (out && o->has_base) json_object_set_new(out, "pass_at_k_base", intervals_json(o, o->base));
     return out;

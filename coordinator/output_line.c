@@ -153,6 +153,10 @@ static void write_verdict(json_out *out, const fl_verdict *v)
         json_out_key(out, "in_process");
         json_out_bool(out, true);
     }
+    if (v->canonical_failed) {
+        json_out_key(out, "canonical_failed");
+        json_out_bool(out, true);
+    }
 }
 
 static void write_extra(json_out *out, const fl_row *row, const fl_result *r, int32_t sample, const fl_verdict *verdict, const shown_text *shown)

@@ -7,7 +7,7 @@
  *          text_offset counts characters of the text: the one that holds the token's first byte.
  * vLLM     choices[i].prompt_logprobs for completions and body.prompt_logprobs for chats (the prompt's own token first); prompt_token_ids in the body;
  *          choices[i].token_ids.
- * Graded   tokenfleet.choices[i].verdict: what grading the sample gave, with `base` and `plus` (and the first inputs that failed) for tasks that have both, `in_process` where it is true.
+ * Graded   tokenfleet.choices[i].verdict: what grading the sample gave, with `base` and `plus` (and the first inputs that failed) for tasks that have both, `in_process` and `canonical_failed` where they are true.
  * Threads  plain functions on the caller's buffer. */
 #ifndef COORDINATOR_OUTPUT_LINE_H
 #define COORDINATOR_OUTPUT_LINE_H

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "proto/bytes.h"
 
-enum { VERSION = 1, IN_PROCESS = 1, HAS_INPUTS = 2 };
+enum { VERSION = 1, IN_PROCESS = 1, HAS_INPUTS = 2, CANONICAL_FAILED = 4 };
 
 const char *fl_verdict_name(fl_verdict_kind kind)
 {
@@ -32,7 +32,7 @@ void fl_verdict_encode(const fl_verdict *v, uint8_t out[FL_VERDICT_BYTES])
     out[1] = (uint8_t)v->verdict;
     out[2] = (uint8_t)(v->has_inputs ? v->base : v->verdict);
     out[3] = (uint8_t)(v->has_inputs ? v->plus : v->verdict);
-    out[4] = (uint8_t)((v->in_process ? IN_PROCESS : 0) | (v->has_inputs ? HAS_INPUTS : 0));
+    out[4] = (uint8_t)((v->in_process ? IN_PROCESS : 0) | (v->has_inputs ? HAS_INPUTS : 0) | (v->canonical_failed ? CANONICAL_FAILED : 0));
     fl_put_u32(out + 8, v->has_inputs ? (uint32_t)(v->base_failed + 1) : 0);
     fl_put_u32(out + 12, v->has_inputs ? (uint32_t)(v->plus_failed + 1) : 0);
 }
@@ -51,7 +51,7 @@ fl_status fl_verdict_decode(fl_verdict *out, const void *body, size_t n_bytes, f
     if (!is_kind(b[1]) || !is_kind(b[2]) || !is_kind(b[3])) return fl_fail(err, FL_CORRUPT, "a verdict with a number that is none");
     uint32_t base_failed = fl_get_u32(b + 8), plus_failed = fl_get_u32(b + 12);
     if (base_failed > INT32_MAX || plus_failed > INT32_MAX) return fl_fail(err, FL_CORRUPT, "a verdict with an input that cannot be");
-    *out = (fl_verdict){ .verdict = (fl_verdict_kind)b[1], .base = (fl_verdict_kind)b[2], .plus = (fl_verdict_kind)b[3], .in_process = b[4] & IN_PROCESS,
+    *out = (fl_verdict){ .verdict = (fl_verdict_kind)b[1], .base = (fl_verdict_kind)b[2], .plus = (fl_verdict_kind)b[3], .in_process = b[4] & IN_PROCESS, .canonical_failed = b[4] & CANONICAL_FAILED,
                          .has_inputs = b[4] & HAS_INPUTS, .base_failed = (int32_t)base_failed - 1, .plus_failed = (int32_t)plus_failed - 1 };
     fl_verdict_encode(out, again);
     return memcmp(again, b, sizeof again) == 0 ? FL_OK : fl_fail(err, FL_CORRUPT, "a verdict with bits that mean nothing");

@@ -1,5 +1,5 @@
 /* verdict.h - what grading one sample gave: the body of a grade row's result, from the grader to the ledger unchanged. Nothing volatile is in it.
- * Layout   20 bytes, little-endian: u8 version (1), u8 verdict, u8 base, u8 plus (numbers of FL_VERDICT_TABLE), u8 flags (1 in_process, 2 has_inputs), three zero bytes,
+ * Layout   20 bytes, little-endian: u8 version (1), u8 verdict, u8 base, u8 plus (numbers of FL_VERDICT_TABLE), u8 flags (1 in_process, 2 has_inputs, 4 canonical_failed), three zero bytes,
  *          u32 base_failed + 1, u32 plus_failed + 1, u32 zero. So equal verdicts are equal bytes.
  * Threads  plain functions. */
 #ifndef FL_VERDICT_H
@@ -34,6 +34,7 @@ typedef enum {
 typedef struct {
     fl_verdict_kind verdict;
     bool in_process;                     /* completion and check shared an interpreter */
+    bool canonical_failed;               /* the task's own canonical solution does not pass its test */
     bool has_inputs;                     /* an EvalPlus task: base and plus were judged apart; else both equal `verdict` */
     fl_verdict_kind base, plus;
     int32_t base_failed, plus_failed;    /* with inputs: index of the first that failed, -1 when none */

@@ -100,7 +100,7 @@ static fl_verdict_kind kind_of(grade_verdict verdict) { return (fl_verdict_kind)
 static fl_status say_verdict(child *c, const item *it, const grade_result *r, fl_err *err)
 {
     uint8_t body[FL_VERDICT_BYTES + sizeof r->detail];
-    fl_verdict v = { .verdict = kind_of(r->verdict), .in_process = r->in_process, .has_inputs = it->row->line.task.mode == FL_GRADE_INPUTS,
+    fl_verdict v = { .verdict = kind_of(r->verdict), .in_process = r->in_process, .canonical_failed = r->canonical_failed, .has_inputs = it->row->line.task.mode == FL_GRADE_INPUTS,
                      .base = kind_of(r->base), .plus = kind_of(r->plus), .base_failed = r->base_failed, .plus_failed = r->plus_failed };
     fl_verdict_encode(&v, body);
     size_t n = FL_VERDICT_BYTES, n_detail = c->details ? strlen(r->detail) : 0;

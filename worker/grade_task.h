@@ -12,7 +12,7 @@ typedef struct {
     char id[80];                         /* the task id's first bytes, for sentences */
     task_state state;
     bool has_canonical;
-    bool in_process;                     /* when measured */
+    bool in_process, canonical_failed;   /* when measured */
     uint32_t canonical_cpu_ms;           /* when measured */
     unsigned char *fields;               /* owned: the task as the checker reads it (grade_checker.py, FIELDS), while samples of it are pending; NULL otherwise */
     size_t fields_bytes, canonical_at, canonical_bytes;      /* where the canonical solution lies in them */

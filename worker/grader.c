@@ -303,9 +303,11 @@ static void measured(grader *g, grade_job *j, bool needs_more)
     }
     task->state = TASK_MEASURED;
     task->in_process = passed && j->kind == JOB_MEASURE_TOGETHER;
+    grade_verdict verdict = j->result.verdict;
+    task->canonical_failed = verdict == GRADE_WRONG || verdict == GRADE_ERROR || verdict == GRADE_SYNTAX;     /* what does not depend on the machine */
     task->canonical_cpu_ms = passed ? j->result.cpu_ms : 0;
     if (!passed)
-        fl_log(FL_LOG_WARN, "grading: the canonical solution of %s does not pass its own test (%s: %s); its samples get the least limits", task->id, grade_verdict_name(j->result.verdict), j->result.detail);
+        fl_log(FL_LOG_WARN, "grading: the canonical solution of %s does not pass its own test (%s: %s); its samples get the least limits", task->id, grade_verdict_name(verdict), j->result.detail);
     grade_jobs left = {.first = NULL};
     for (grade_job *p; (p = grade_jobs_pop(&g->parked));) grade_jobs_push(p->task == task ? &g->waiting : &left, p);
     g->parked = left;
@@ -325,6 +327,7 @@ static void finish(grader *g, candidate *c)
     c->job = NULL;
     c->state = CELL_EMPTY;
     j->result.in_process = j->task->in_process;
+    j->result.canonical_failed = j->task->canonical_failed;
     if (j->is_cancelled) { job_done(g, j); return; }
     if (j->result.verdict == GRADE_SANDBOX_FAULT && ++j->n_faults < FAULTS_MAX) { grade_jobs_push(&g->waiting, j); return; }
     if (j->kind != JOB_SAMPLE) { measured(g, j, needs_more); return; }

@@ -82,6 +82,7 @@ typedef struct {
     uint64_t tag;
     grade_verdict verdict;
     bool in_process;                     /* completion and check shared an interpreter (a property of the task) */
+    bool canonical_failed;               /* the task's own canonical solution does not pass its test (one too): the verdict says little */
     grade_verdict base, plus;            /* GRADE_INPUTS: of each set alone (plus: GRADE_PASSED when base failed is possible); else both equal `verdict` */
     int32_t base_failed, plus_failed;    /* GRADE_INPUTS: index of the first input that failed, -1 when none */
     uint32_t cpu_ms, wall_ms;            /* volatile: of the run that gave the verdict */

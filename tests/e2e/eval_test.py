@@ -186,6 +186,7 @@ def check_foreign_files(folder):
     evaluate(tasks, mine)
     samples, results = mine / "samples.jsonl", mine / "graded.jsonl"
     results.write_text('{"task_id": "MiniEval/0", "completion": "mine"}\n')
+    check("give a file" in call([TOKENFLEET, "grade", "-", "--tasks", tasks, "--out", folder / "new.jsonl"], expect=2).stderr, "samples from standard input")
     for out, words in [(results, "holds no results of grading"), (mine, "is a folder"), (folder / "none" / "x", "make it first"), (samples, "one of the files that are read")]:
         check(words in call([TOKENFLEET, "grade", samples, "--tasks", tasks, "--out", out], expect=2).stderr, f"grade --out {out}")
     check("mine" in results.read_text(), "grade has written over a file that is not its own")
@@ -194,6 +195,11 @@ def check_foreign_files(folder):
         call([TOKENFLEET, "grade", samples, "--tasks", tasks, "--out", results])
     (folder / "cut.jsonl.gz").write_bytes(gzip.compress(os.urandom(5000).hex().encode())[:3000])
     check("damaged gzip data (unexpected end of file)" in call([TOKENFLEET, "grade", samples, "--tasks", folder / "cut.jsonl.gz", "--out", results], expect=3).stderr, "tasks that are cut off")
+    unsound = folder / "unsound.jsonl"
+    unsound.write_text("".join(json.dumps({**json.loads(line), "test": "def chk(candidate):\n    pass\n"}) + "\n" for line in tasks.read_text().splitlines()[:1]) + tasks.read_text().splitlines(keepends=True)[1])
+    done = call([TOKENFLEET, "eval", unsound, "--model", "demo", "--device", "cpu", "--out", folder / "unsound"])
+    check("do not pass their own tests: 1 (MiniEval/0)" in done.stdout, f"a task whose canonical solution fails: {done.stdout}")
+    check([r.get("canonical_failed", False) for r in lines(folder / "unsound" / "results.jsonl")] == [True, False], "results of a task whose canonical solution fails")
     samples.write_text(samples.read_text().splitlines(keepends=True)[0])
     check("has none" in call([TOKENFLEET, "grade", samples, "--tasks", tasks, "--out", results, "-k", "1"], expect=2).stderr, "a task without samples")
 

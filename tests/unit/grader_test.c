@@ -147,7 +147,10 @@ static void a_task_without_a_canonical_solution_or_with_a_wrong_one_is_graded(vo
     expect(grade(&task, "    return x / 2\n", false), GRADE_PASSED, "");
     task.canonical_solution = TEXT("    return (\n");
     expect(grade(&task, "    return x / 2\n", false), GRADE_PASSED, "");
-    expect(grade(&task, "    return x\n", false), GRADE_WRONG, "line 2");
+    grade_result r = grade(&task, "    return x\n", false);
+    expect(r, GRADE_WRONG, "line 2");
+    assert_true(r.canonical_failed);
+    assert_false(grade(&half, "    return x\n", false).canonical_failed);
 }
 
 static void the_canonical_solution_sets_the_time_that_samples_get(void **state)

@@ -16,11 +16,12 @@ static void every_verdict_comes_back(void **state)
     fl_verdict out;
     fl_err err;
     for (int i = 1; i < FL_VERDICT_END; i++) {
-        fl_verdict v = { .verdict = (fl_verdict_kind)i, .has_inputs = i % 2, .in_process = i % 3 == 0, .base = FL_VERDICT_PASSED, .plus = (fl_verdict_kind)i, .base_failed = -1, .plus_failed = 7 };
+        fl_verdict v = { .verdict = (fl_verdict_kind)i, .has_inputs = i % 2, .in_process = i % 3 == 0, .canonical_failed = i % 4 == 0, .base = FL_VERDICT_PASSED, .plus = (fl_verdict_kind)i, .base_failed = -1, .plus_failed = 7 };
         fl_verdict_encode(&v, bytes);
         assert_int_equal(fl_verdict_decode(&out, bytes, sizeof bytes, &err), FL_OK);
         assert_int_equal(out.verdict, i);
         assert_int_equal(out.in_process, i % 3 == 0);
+        assert_int_equal(out.canonical_failed, i % 4 == 0);
         assert_int_equal(out.base, i % 2 ? FL_VERDICT_PASSED : i);
         assert_int_equal(out.plus_failed, i % 2 ? 7 : -1);
         assert_int_equal(fl_verdict_find(fl_verdict_name(out.verdict), strlen(fl_verdict_name(out.verdict))), i);
