@@ -124,11 +124,11 @@ fl_status run_files_recall(const char *spool_dir, run_memory *m, fl_err *err)
     char path[RUN_FILES_PATH_MAX + 16];
     json_error_t where;
     const char *out = NULL, *errors = NULL;
-    int is_written = 0;
+    int is_written = 1;                                  /* spools of before do not say it */
     snprintf(path, sizeof path, "%s/%s", spool_dir, RUN_FILES_MEMORY);
     if (access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) return FL_NOT_FOUND;
     json_t *json = json_load_file(path, 0, &where);
-    bool good = json && json_unpack(json, "{s:s, s:s, s:b}", "out", &out, "errors", &errors, "written", &is_written) == 0 && strlen(out) < RUN_FILES_PATH_MAX && strlen(errors) < RUN_FILES_PATH_MAX;
+    bool good = json && json_unpack(json, "{s:s, s:s, s?b}", "out", &out, "errors", &errors, "written", &is_written) == 0 && strlen(out) < RUN_FILES_PATH_MAX && strlen(errors) < RUN_FILES_PATH_MAX;
     if (good) {
         snprintf(m->out, sizeof m->out, "%s", out);
         snprintf(m->errors, sizeof m->errors, "%s", errors);
