@@ -119,6 +119,7 @@ static void refuse_result(coord *c, job *j, lease *l, const wire_result *m)
 static void lease_after_result(coord *c, lease *l, bool was_released)
 {
     worker *w = worker_find(c, l->worker);
+    if (w && w->window_rows < 2 * w->batch) w->window_rows = 2 * (uint32_t)w->batch;     /* whoever started beside it had the time of a row to come */
     if (!lease_settle(c, l, was_released) || !w) return;
     if (w->window_rows < WINDOW_ROWS_MAX) w->window_rows *= 2;
 }

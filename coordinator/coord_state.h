@@ -16,7 +16,7 @@
  * that some worker cannot render. */
 #define ROW_MARK_CONTEXT 0x7Fu
 #define ROW_MARK_CHAT 0x80u
-#define WINDOW_ROWS_FIRST 8              /* rows a fresh worker holds at first; doubled with each lease it finishes */
+#define WINDOW_ROWS_FIRST 8              /* rows a fresh worker holds at first, or its batch; doubled with each lease it finishes */
 #define WINDOW_ROWS_MAX 4096
 #define LEASE_SAMPLES_MAX 65536
 #define GRANT_ITEMS_MAX 4096             /* proto/wire.h, WIRE_GRANT_FIELDS */
@@ -59,6 +59,7 @@ typedef struct worker {
     int64_t heard_ms, progress_ms;       /* last message; last change of its token totals or last result */
     uint64_t prefill_tokens, decode_tokens, preemptions, busy_us, unanswered_bytes;
     int32_t gpu;                         /* -1: the CPU */
+    uint64_t batch, kv_tokens;           /* as HELLO's */
     pace pace;                           /* of prefill_tokens and decode_tokens */
     uint32_t running, waiting, n_spare;  /* n_spare: of the waiting ones of the last beat, those that nobody copied since */
     lease_id newest;                     /* of its leases: what waits there is at its end */

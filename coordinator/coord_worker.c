@@ -231,6 +231,9 @@ static void hello(coord *c, worker_id id, const wire_hello *m)
     w->credit_bytes = m->credit_bytes;
     w->has_tokenizer = m->has_tokenizer != 0;
     w->gpu = (int32_t)m->gpu - 1;
+    w->batch = m->batch;
+    w->kv_tokens = m->kv_tokens;
+    if (is_new && w->batch > w->window_rows) w->window_rows = (uint32_t)w->batch;
     w->grades = m->grades != 0;
     w->heard_ms = c->now_ms;
     w->is_unreachable = w->is_draining = w->was_stopped = false;

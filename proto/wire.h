@@ -47,7 +47,9 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
     X(STR, 13, place, 256)              /* host, pid, device: for people and the log only */ \
     X(U64, 14, has_tokenizer, 1) \
     X(U64, 15, grades, 1)               /* 1: it grades samples and has no model (fields 5 to 9 and 14 are empty); credit_tokens counts samples then */ \
-    X(U64, 16, gpu, 1 << 16)            /* 1 + the number of the GPU that it computes on; 0: the CPU. For people only */
+    X(U64, 16, gpu, 1 << 16)            /* 1 + the number of the GPU that it computes on; 0: the CPU. For people only */ \
+    X(U64, 17, batch, 1 << 16)          /* sequences in a step that costs little more than one of a single sequence would: so many rows it should hold at once, from the start. 0: no such wish */ \
+    X(U64, 18, kv_tokens, UINT64_MAX)   /* of the sequences that can be in its steps */
 #define WIRE_WELCOME_FIELDS(X)          /* coordinator -> worker */ \
     X(U64,  3, accepted, 1)             /* 0: stay idle, `why` says the reason */ \
     X(STR,  4, why, 480) \

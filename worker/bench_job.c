@@ -113,6 +113,8 @@ static void write_report(json_t *report, const bench_rows *rows, job_outcome *ou
                                              "decode_copy_seconds", copy_s, "prompt_product_seconds", product_s, "share_of_rates", (copy_s + product_s) / out->seconds, "batch",
                                              (int)info->batch_max, "kv_tokens", (json_int_t)info->kv_tokens, "preemptions", (json_int_t)stats->preemptions, "numerics", info->numerics,
                                              "output_hash", hash));
+    if (stats->wait_s > 0) json_object_set_new(report, "host_share", json_real(1.0 - stats->wait_s / stats->step_s));
+    if (stats->device_s > 0) json_object_set_new(report, "idle_share", json_real(stats->device_s < out->seconds ? 1.0 - stats->device_s / out->seconds : 0.0));
 }
 
 /* What the engine did between two looks. */
@@ -121,6 +123,9 @@ static engine_stats stats_between(const engine_stats *before, const engine_stats
     engine_stats s = *after;
     s.steps -= before->steps;
     s.preemptions -= before->preemptions;
+    s.step_s -= before->step_s;
+    s.wait_s -= before->wait_s;
+    s.device_s -= before->device_s;
     return s;
 }
 
@@ -164,6 +169,9 @@ void bench_job_print(const json_t *report)
     printf("  %.0f output tokens/s, %.0f prompt tokens/s; tokens %s\n", report_real(report, "output_tokens_per_s"), report_real(report, "prompt_tokens_per_s"), report_text(report, "output_hash"));
     printf("  %lld steps, half of them within %.3f ms, 99 %% within %.3f ms; %lld preemptions\n", (long long)report_whole(report, "steps"), report_real(report, "step_p50_seconds") * 1e3,
            report_real(report, "step_p99_seconds") * 1e3, (long long)report_whole(report, "preemptions"));
+    if (json_object_get(report, "host_share"))
+        printf("  the host was at work in %.1f %% of its steps' time and waited for the GPU in the rest; the GPU was idle in %.1f %%\n", report_real(report, "host_share") * 100,
+               report_real(report, "idle_share") * 100);
     printf("  at the rates measured its decode steps need %.3f s of copying and its prompts %.3f s of products: %.1f %% of the time\n", report_real(report, "decode_copy_seconds"),
            report_real(report, "prompt_product_seconds"), report_real(report, "share_of_rates") * 100);
 }

@@ -9,6 +9,7 @@ static fl_status take_lists(bench_model *b, fl_err *err)
 {
     const size_t rows = (size_t)b->n_rows_max, seqs = (size_t)b->n_seqs;
     b->ids = calloc(rows, sizeof *b->ids);
+    b->ids_from = calloc(rows, sizeof *b->ids_from);
     b->positions = calloc(rows, sizeof *b->positions);
     b->seq_of_row = calloc(rows, sizeof *b->seq_of_row);
     b->logit_rows = calloc(rows, sizeof *b->logit_rows);
@@ -18,7 +19,7 @@ static fl_status take_lists(bench_model *b, fl_err *err)
     b->tables = calloc(seqs, sizeof *b->tables);
     b->blocks = calloc(seqs * (size_t)b->stride, sizeof *b->blocks);
     b->row = calloc((size_t)model_describe(b->m)->n_vocab, sizeof *b->row);
-    bool ok = b->ids && b->positions && b->seq_of_row && b->logit_rows && b->row_begin && b->slots && b->is_prefill && b->tables && b->blocks && b->row;
+    bool ok = b->ids && b->ids_from && b->positions && b->seq_of_row && b->logit_rows && b->row_begin && b->slots && b->is_prefill && b->tables && b->blocks && b->row;
     return ok ? FL_OK : fl_fail(err, FL_FULL, "no memory for steps of %d rows", b->n_rows_max);
 }
 
@@ -35,7 +36,7 @@ static fl_status place_sequences(bench_model *b, fl_err *err)
 
 fl_status bench_model_open(bench_model *b, const char *path, ops *o, int32_t n_seqs, int32_t context, int32_t n_rows_max, int32_t n_logits_max, fl_err *err)
 {
-    void *hidden = NULL, *logits = NULL;
+    void *hidden = NULL, *logits = NULL, *chosen = NULL;
     *b = (bench_model){ .o = o, .n_seqs = n_seqs, .context = context, .n_rows_max = n_rows_max, .stride = kv_blocks_of(context), .n_logits_max = n_logits_max };
     fl_status st = model_open(&b->m, path, o, n_rows_max, context, err);
     if (st != FL_OK) return st;
@@ -52,6 +53,8 @@ fl_status bench_model_open(bench_model *b, const char *path, ops *o, int32_t n_s
     b->hidden = hidden;
     if (st == FL_OK) st = o->take(o, &logits, (size_t)n_logits_max * (size_t)c->n_vocab * sizeof(float), "logits", err);
     b->logits = logits;
+    if (st == FL_OK) st = o->take(o, &chosen, (size_t)n_rows_max * sizeof *b->chosen, "chosen ids", err);
+    b->chosen = chosen;
     if (st == FL_OK) st = o->reserve(o, &limits, err);
     return st == FL_OK ? o->finish(o, err) : st;
 }
@@ -61,6 +64,7 @@ void bench_model_close(bench_model *b)
     if (!b->o) return;
     if (b->hidden) b->o->give(b->o, b->hidden, (size_t)b->n_logits_max * (size_t)model_describe(b->m)->hidden * b->o->act_bytes);
     if (b->logits) b->o->give(b->o, b->logits, (size_t)b->n_logits_max * (size_t)model_describe(b->m)->n_vocab * sizeof(float));
+    if (b->chosen) b->o->give(b->o, b->chosen, (size_t)b->n_rows_max * sizeof *b->chosen);
     for (int32_t i = 0; b->tables && i < b->n_seqs; i++) {
         if (b->tables[i].n_blocks == 0) continue;
         kv_cache_release(b->kv, &b->tables[i], 0);
@@ -70,17 +74,21 @@ void bench_model_close(bench_model *b)
     state_pool_close(b->states);
     model_close(b->m);
     b->o->close(b->o);
-    free(b->ids); free(b->positions); free(b->seq_of_row); free(b->logit_rows); free(b->row_begin);
+    free(b->ids); free(b->ids_from); free(b->positions); free(b->seq_of_row); free(b->logit_rows); free(b->row_begin);
     free(b->slots); free(b->is_prefill); free(b->tables); free(b->blocks); free(b->row);
     *b = (bench_model){ 0 };
 }
 
-static void run_batch(bench_model *b, int32_t n_rows, int32_t n_seqs, int32_t n_logits)
+static ops_batch batch_of(const bench_model *b, int32_t n_rows, int32_t n_seqs, int32_t n_logits)
 {
-    const ops_batch batch = { .n_rows = n_rows, .n_seqs = n_seqs, .ids = b->ids, .positions = b->positions, .seq_of_row = b->seq_of_row, .row_begin = b->row_begin,
+    return (ops_batch){ .n_rows = n_rows, .n_seqs = n_seqs, .ids = b->ids, .positions = b->positions, .seq_of_row = b->seq_of_row, .row_begin = b->row_begin,
                               .is_prefill = b->is_prefill, .state_slots = b->slots, .block_tables = b->blocks, .table_stride = b->stride, .logit_rows = b->logit_rows, .n_logits = n_logits };
-    model_forward(b->m, &batch, b->kv, b->states, b->hidden);
-    if (n_logits > 0) model_logits(b->m, b->hidden, n_logits, b->logits);
+}
+
+static void run_batch(bench_model *b, const ops_batch *batch)
+{
+    model_run(b->m, batch, b->kv, b->states, b->hidden);
+    if (batch->n_logits > 0) model_logits(b->m, b->hidden, batch->n_logits, b->logits);
 }
 
 void bench_prefill_step(bench_model *b, const int32_t *ids, int32_t first, int32_t n, bool is_last)
@@ -95,7 +103,9 @@ void bench_prefill_step(bench_model *b, const int32_t *ids, int32_t first, int32
     b->row_begin[1] = n;
     b->is_prefill[0] = true;
     b->logit_rows[0] = n - 1;
-    run_batch(b, n, 1, is_last);
+    const ops_batch batch = batch_of(b, n, 1, is_last);
+    model_begin(b->m, &batch);
+    run_batch(b, &batch);
 }
 
 void bench_decode_step(bench_model *b, int32_t n, int32_t position)
@@ -103,12 +113,22 @@ void bench_decode_step(bench_model *b, int32_t n, int32_t position)
     FL_ASSERT(n <= b->n_seqs && n <= b->n_rows_max && n <= b->n_logits_max && position < b->context);
     for (int32_t i = 0; i < n; i++) {
         b->ids[i] = (position * 31 + i * 7) % model_describe(b->m)->n_vocab;
+        b->ids_from[i] = -1;
         b->positions[i] = position;
         b->seq_of_row[i] = b->logit_rows[i] = b->row_begin[i] = i;
         b->is_prefill[i] = false;
     }
     b->row_begin[n] = n;
-    run_batch(b, n, n, n);
+    ops_batch batch = batch_of(b, n, n, n);
+    batch.ids_from = b->ids_from;
+    batch.chosen = b->chosen;
+    batch.reach = b->context;
+    model_begin(b->m, &batch);
+    while (!b->o->replay || !b->o->replay(b->o, (uint64_t)n)) {
+        char note[OPS_NOTE_BYTES];
+        run_batch(b, &batch);
+        if (!b->o->replay || b->o->record_end(b->o, note)) break;
+    }
 }
 
 fl_status bench_read_logits(bench_model *b, int32_t index, int32_t *argmax, fl_err *err)

@@ -16,7 +16,8 @@ typedef struct {
     act *hidden; float *logits;          /* device: [n_logits_max, hidden], [n_logits_max, n_vocab] */
     int32_t n_logits_max;
     float *row;                          /* host: one row of logits */
-    int32_t *ids, *positions, *seq_of_row, *row_begin, *slots, *blocks, *logit_rows; bool *is_prefill;
+    int32_t *ids, *ids_from, *positions, *seq_of_row, *row_begin, *slots, *blocks, *logit_rows; bool *is_prefill;
+    int32_t *chosen;                     /* device: where a step of the engine finds ids that were chosen there */
 } bench_model;
 
 /* Open `path` on `o` (taken over, also on failure) for n_seqs sequences of `context` positions and steps of at most n_rows_max rows. FL_FULL and what model_open says. */
@@ -26,7 +27,7 @@ void      bench_model_close(bench_model *b);             /* accepts a zeroed one
 /* Rows first .. first + n - 1 of sequence 0's prompt, `ids` its ids; logits of the last row when `is_last`. */
 void bench_prefill_step(bench_model *b, const int32_t *ids, int32_t first, int32_t n, bool is_last);
 
-/* One row for each of the first n sequences at `position`, and their logits. */
+/* One row for each of the first n sequences at `position`, and their logits; replayed where the device can. */
 void bench_decode_step(bench_model *b, int32_t n, int32_t position);
 
 /* Copy row `index` of the logits to b->row; its argmax. FL_GPU when a kernel failed. */

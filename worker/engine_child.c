@@ -38,6 +38,7 @@ typedef struct {
     engine *engine;                  /* owned */
     row_maker *maker;                /* owned */
     row_prep *prep;                  /* owned */
+    bool is_on_gpu;
     bool is_demo;                    /* it is announced by that name, whatever folder it lies in */
     char model[PATH_MAX];
     slot *slots; uint32_t n_slots, n_used;       /* owned */
@@ -121,6 +122,7 @@ static fl_status say_hello(const child *c, fl_err *err)
         .release = wire_text(TOKENFLEET_VERSION), .model = wire_text(c->is_demo ? FL_DEMO_MODEL : info->name),
         .fingerprint = wire_text(info->fingerprint), .numerics = wire_text(info->numerics), .n_vocab = (uint64_t)info->n_vocab, .context = context,
         .credit_tokens = credit > context ? credit : context, .credit_bytes = ENGINE_CHILD_CREDIT_BYTES, .has_tokenizer = info->has_tokenizer,
+        .batch = c->is_on_gpu ? batch : 0, .kv_tokens = (uint64_t)info->kv_tokens,
     } };
     return wire_send_fd(c->fd, &m, err);
 }
@@ -153,7 +155,7 @@ static void count(void *context, wire_beat *beat)
     const child *c = context;
     engine_stats stats = engine_read_stats(c->engine);
     *beat = (wire_beat){ .prefill_tokens = stats.prefill_tokens, .decode_tokens = stats.decode_tokens, .running = stats.running,
-                         .waiting = stats.waiting + c->n_waiting_samples, .preemptions = stats.preemptions };
+                         .waiting = stats.waiting + c->n_waiting_samples, .preemptions = stats.preemptions, .busy_us = (uint64_t)(stats.device_s * 1e6) };
 }
 
 static fl_status say_row_error(child *c, const slot *s, fl_row_error code, const char *text, fl_err *err)
@@ -401,7 +403,7 @@ static fl_status pin_to_gpu(int32_t gpu, fl_err *err)
 static fl_status open_engine(void *context, const worker_options *options, fl_err *err)
 {
     child *c = context;
-    *c = (child){ .fd = options->serve_fd, .wake_fd = -1, .is_demo = strcmp(options->model, FL_DEMO_MODEL) == 0 };
+    *c = (child){ .fd = options->serve_fd, .wake_fd = -1, .is_demo = strcmp(options->model, FL_DEMO_MODEL) == 0, .is_on_gpu = options->gpu >= 0 };
     fl_status st;
     fl_err why = { 0 };
     engine_options e = { .model = c->model, .n_threads = options->n_threads, .batch_max = options->batch_max, .prefill_budget = options->prefill_budget,

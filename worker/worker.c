@@ -52,7 +52,7 @@ typedef struct {
     /* the engine, as its HELLO announced it */
     bool is_known;                   /* a child was ready once */
     char model[257], fingerprint[65], numerics[257];
-    uint64_t n_vocab, context, credit_tokens, has_tokenizer;
+    uint64_t n_vocab, context, credit_tokens, batch, kv_tokens, has_tokenizer;
     uint8_t *detok; size_t detok_bytes;
     known_job *jobs; size_t n_jobs;
 
@@ -304,7 +304,7 @@ static fl_status say_hello(worker *w, int64_t now, fl_err *err)
         .worker = w->id, .release = wire_text(TOKENFLEET_VERSION), .model = wire_text(w->model), .fingerprint = wire_text(w->fingerprint),
         .numerics = wire_text(w->numerics), .n_vocab = w->n_vocab, .context = w->context, .credit_tokens = w->credit_tokens,
         .credit_bytes = ENGINE_CHILD_CREDIT_BYTES, .leases = held_ids(w->held), .place = wire_text(w->place), .has_tokenizer = w->has_tokenizer,
-        .grades = w->options->grades, .gpu = w->options->grades ? 0 : (uint64_t)(w->options->gpu + 1),
+        .grades = w->options->grades, .gpu = w->options->grades ? 0 : (uint64_t)(w->options->gpu + 1), .batch = w->batch, .kv_tokens = w->kv_tokens,
     } };
     fl_status st = say(w, &m, &sent, err);
     if (!sent) return st;
@@ -390,6 +390,8 @@ static fl_status child_ready(worker *w, const wire_hello *m, fl_err *err)
     w->n_vocab = m->n_vocab;
     w->context = m->context;
     w->credit_tokens = m->credit_tokens;
+    w->batch = m->batch;
+    w->kv_tokens = m->kv_tokens;
     w->has_tokenizer = m->has_tokenizer;
     w->is_known = w->is_ready = w->has_moved = true;
     w->young_deaths = 0;

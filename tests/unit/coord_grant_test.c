@@ -134,6 +134,67 @@ static void the_tail_is_not_hoarded(void **state)
     rig_close(&r);
 }
 
+static uint64_t rows_held(const rig *r, size_t i)
+{
+    coord_worker_status w;
+    assert_true(coord_worker_at(r->c, i, &w));
+    return w.rows_held;
+}
+
+/* Long rows on a GPU: its credit is that of 20 of them, its batch is 32. */
+static void a_worker_with_a_batch_never_has_less(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    wire_msg m = hello_of(1);
+    m.hello.batch = 32;
+    m.hello.kv_tokens = 1000000;
+    m.hello.credit_tokens = 20000;
+    assert_int_equal(say(&r, 1, &m), FL_OK);
+    add_job_of(&r, JOB, 1000, 1, 1000);
+    assert_int_equal(rows_held(&r, 0), 32);
+    const uint64_t lease = grant_of(&r, 1).lease;
+    assert_int_equal(grant_of(&r, 1).rows.n, 32);
+    for (uint64_t row = 0; row < 32; row++) {
+        assert_int_equal(result(&r, 1, lease, row, 0), WIRE_COMMITTED);
+        assert_in_range(rows_held(&r, 0), 32, 64);
+    }
+    rig_close(&r);
+}
+
+static void a_batch_is_bounded_by_the_kv_pool(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    wire_msg m = hello_of(1);
+    m.hello.batch = 32;
+    m.hello.kv_tokens = 5000;
+    m.hello.credit_tokens = 2000;
+    assert_int_equal(say(&r, 1, &m), FL_OK);
+    add_job_of(&r, JOB, 1000, 1, 1000);
+    assert_in_range(rows_held(&r, 0), 5, 10);
+    rig_close(&r);
+}
+
+static void workers_with_a_batch_share_what_is_no_more_than_their_batches(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    add_job_of(&r, JOB, 64, 1, 1000);
+    for (uint64_t w = 1; w <= 2; w++) {
+        wire_msg m = hello_of(w);
+        m.hello.batch = 64;
+        m.hello.kv_tokens = 1000000;
+        assert_int_equal(say(&r, w, &m), FL_OK);
+    }
+    assert_in_range(rows_held(&r, 0), 16, 48);
+    assert_in_range(rows_held(&r, 1), 12, 48);
+    rig_close(&r);
+}
+
 static void the_samples_of_a_row_stay_together_unless_they_are_too_much(void **state)
 {
     (void)state;
@@ -452,6 +513,9 @@ int main(void)
         cmocka_unit_test(the_first_grant_pins_the_job_and_is_durable_before_it_is_sent),
         cmocka_unit_test(four_workers_share_300_rows),
         cmocka_unit_test(the_tail_is_not_hoarded),
+        cmocka_unit_test(a_worker_with_a_batch_never_has_less),
+        cmocka_unit_test(a_batch_is_bounded_by_the_kv_pool),
+        cmocka_unit_test(workers_with_a_batch_share_what_is_no_more_than_their_batches),
         cmocka_unit_test(the_samples_of_a_row_stay_together_unless_they_are_too_much),
         cmocka_unit_test(a_worker_with_other_numerics_idles_with_a_sentence),
         cmocka_unit_test(a_job_that_names_a_model_waits_for_it),
