@@ -19,6 +19,7 @@ typedef struct {
     XXH64_hash_t *hashes;                /* owned [n_rows]: of each row's tokens */
     double *steps; int32_t n_steps, capacity;            /* owned: seconds of each engine_step */
     double seconds;
+    double decode_step_s, decode_wait_s; /* engine_stats' step_s and wait_s of steps without a prompt's tokens */
 } job_outcome;
 
 static fl_status add_row(engine *e, const bench_rows *rows, int32_t index, const int32_t *prompt, int32_t n_output, float temperature, fl_err *err)
@@ -39,8 +40,12 @@ static fl_status take_event(job_outcome *out, engine_event *event, int32_t n_out
     return n == (size_t)n_output ? FL_OK : fl_fail(err, FL_CORRUPT, "row %d has %zu tokens instead of %d", (int)event->tag, n, n_output);
 }
 
-static fl_status note_step(job_outcome *out, double seconds, fl_err *err)
+static fl_status note_step(job_outcome *out, double seconds, const engine_stats *before, const engine_stats *after, fl_err *err)
 {
+    if (after->prefill_tokens == before->prefill_tokens) {
+        out->decode_step_s += after->step_s - before->step_s;
+        out->decode_wait_s += after->wait_s - before->wait_s;
+    }
     if (out->n_steps == out->capacity) {
         const int32_t capacity = out->capacity ? 2 * out->capacity : 4096;
         double *grown = realloc(out->steps, (size_t)capacity * sizeof *grown);
@@ -62,12 +67,15 @@ static fl_status run_rows(job_outcome *out, engine *e, const bench_rows *rows, i
         st = add_row(e, rows, i, prompt, n_output ? n_output : rows->n_output[i], temperature, err);
         prompt += rows->n_prompt[i];
     }
+    engine_stats before = engine_read_stats(e);
     for (int32_t left = n; st == FL_OK && left > 0;) {
         engine_event events[EVENTS_MAX];
         int32_t n_events = 0;
         const double step_begun = bench_now_s();
         if ((st = engine_step(e, events, EVENTS_MAX, &n_events, err)) != FL_OK) break;
-        st = note_step(out, bench_now_s() - step_begun, err);
+        const engine_stats after = engine_read_stats(e);
+        st = note_step(out, bench_now_s() - step_begun, &before, &after, err);
+        before = after;
         for (int32_t i = 0; i < n_events; i++) {
             const fl_status taken = take_event(out, &events[i], n_output ? n_output : rows->n_output[events[i].tag], st == FL_OK ? err : NULL);
             if (st == FL_OK) st = taken;
@@ -114,6 +122,7 @@ static void write_report(json_t *report, const bench_rows *rows, job_outcome *ou
                                              (int)info->batch_max, "kv_tokens", (json_int_t)info->kv_tokens, "preemptions", (json_int_t)stats->preemptions, "numerics", info->numerics,
                                              "output_hash", hash));
     if (stats->wait_s > 0) json_object_set_new(report, "host_share", json_real(1.0 - stats->wait_s / stats->step_s));
+    if (out->decode_wait_s > 0) json_object_set_new(report, "host_share_of_decode", json_real(1.0 - out->decode_wait_s / out->decode_step_s));
     if (stats->device_s > 0) json_object_set_new(report, "idle_share", json_real(stats->device_s < out->seconds ? 1.0 - stats->device_s / out->seconds : 0.0));
 }
 
@@ -170,8 +179,8 @@ void bench_job_print(const json_t *report)
     printf("  %lld steps, half of them within %.3f ms, 99 %% within %.3f ms; %lld preemptions\n", (long long)report_whole(report, "steps"), report_real(report, "step_p50_seconds") * 1e3,
            report_real(report, "step_p99_seconds") * 1e3, (long long)report_whole(report, "preemptions"));
     if (json_object_get(report, "host_share"))
-        printf("  the host was at work in %.1f %% of its steps' time and waited for the GPU in the rest; the GPU was idle in %.1f %%\n", report_real(report, "host_share") * 100,
-               report_real(report, "idle_share") * 100);
+        printf("  the host was at work in %.1f %% of its steps' time, %.1f %% of steps of decode rows alone, and waited for the GPU in the rest; the GPU was idle in %.1f %%\n",
+               report_real(report, "host_share") * 100, report_real(report, "host_share_of_decode") * 100, report_real(report, "idle_share") * 100);
     printf("  at the rates measured its decode steps need %.3f s of copying and its prompts %.3f s of products: %.1f %% of the time\n", report_real(report, "decode_copy_seconds"),
            report_real(report, "prompt_product_seconds"), report_real(report, "share_of_rates") * 100);
 }
