@@ -1,4 +1,4 @@
-/* Random loads on small pools: every sequence ends, the oldest resident runs in every step, a position once written reads back the same after any
+/* Random loads on small pools: every sequence ends, the oldest resident that does not rest runs in every step, none that rests does, a position once written reads back the same after any
  * number of preemptions and forks, and in the end every block and slot is free. Prints its seed; TOKENFLEET_TEST_SEED replays another. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,6 +18,7 @@ typedef struct { sequence seq; int32_t total, n_children; bool is_begun, is_over
 
 static ops *o;
 static uint64_t seed;
+static int32_t n_sat, n_preempted;       /* that rested, in memory or preempted meanwhile */
 
 static int32_t between(int32_t lo, int32_t hi)
 {
@@ -57,6 +58,7 @@ static void check_entry(const plan_entry *entry)
 {
     const sequence *s = entry->seq;
     assert_int_equal(s->place, SEQ_RESIDENT);
+    assert_false(s->is_resting);
     assert_int_equal(entry->first, s->n_cached);
     assert_int_equal(entry->is_prefill, s->n_cached < s->n_prompt);
     if (entry->is_prefill) {
@@ -68,11 +70,13 @@ static void check_entry(const plan_entry *entry)
     assert_true((entry->first + entry->n_rows + 63) / 64 <= s->table.n_blocks);
 }
 
-/* After its rows: fork where the prompt is done, leave where all is done. */
+static bool has_to_fork(const work *w) { return w->n_children > 0 && w->seq.n_cached == w->seq.n_prompt && w->seq.sample == 0 && !w->is_begun; }
+
+/* Fork where the prompt is done, leave where all is done. */
 static void advance(scheduler *s, work *w)
 {
     fl_err err;
-    if (w->n_children > 0 && w->seq.n_cached == w->seq.n_prompt && w->seq.sample == 0 && !w->is_begun) {
+    if (has_to_fork(w)) {
         sequence *children[CHILDREN_MAX];
         w->is_begun = true;
         for (int32_t i = 0; i < w->n_children; i++) children[i] = &w[i + 1].seq;
@@ -81,6 +85,13 @@ static void advance(scheduler *s, work *w)
     if (w->seq.n_cached < w->total) return;
     scheduler_remove(s, &w->seq);
     w->is_over = true;
+}
+
+/* After its rows: some rest for a step before they go on, and may have been preempted by then. */
+static void advance_or_rest(scheduler *s, work *w)
+{
+    w->seq.is_resting = w->seq.n_cached >= w->seq.n_prompt && between(0, has_to_fork(w) ? 1 : 5) == 0;
+    if (!w->seq.is_resting) advance(s, w);
 }
 
 static uint64_t run_load(int32_t n_blocks, int32_t n_resident_max, int32_t budget)
@@ -108,14 +119,17 @@ static uint64_t run_load(int32_t n_blocks, int32_t n_resident_max, int32_t budge
     }
     for (;; steps++) {
         if (next < N_JOBS && (steps == 0 || between(0, 3) == 0)) for (int32_t k = between(1, 6); k > 0 && next < N_JOBS; k--) scheduler_add(s, &jobs[next++][0].seq);
+        work *resting[N_JOBS * (1 + CHILDREN_MAX)];
+        int32_t n_resting = 0;
+        for (int32_t j = 0; j < N_JOBS; j++) for (int32_t c = 0; c <= CHILDREN_MAX; c++) if (jobs[j][c].seq.is_resting && !jobs[j][c].is_over) resting[n_resting++] = &jobs[j][c];
         require(scheduler_plan(s, &entries, &n, &err), &err);
-        if (n == 0 && next == N_JOBS) break;
+        if (n == 0 && n_resting == 0 && next == N_JOBS) break;
         if (steps > 100000) fail_msg("no end after %d steps", steps);
         int32_t n_prefill = 0;
         const sequence *oldest = NULL;
         for (int32_t j = N_JOBS - 1; j >= 0; j--)
             for (int32_t c = CHILDREN_MAX; c >= 0; c--)
-                if (jobs[j][c].seq.place == SEQ_RESIDENT) oldest = &jobs[j][c].seq;
+                if (jobs[j][c].seq.place == SEQ_RESIDENT && !jobs[j][c].seq.is_resting) oldest = &jobs[j][c].seq;
         if (n > 0) assert_ptr_equal(entries[0].seq, oldest);
         for (int32_t i = 0; i < n; i++) {
             check_entry(&entries[i]);
@@ -125,10 +139,16 @@ static uint64_t run_load(int32_t n_blocks, int32_t n_resident_max, int32_t budge
         assert_true(n_prefill <= budget && n <= n_resident_max);
         for (int32_t i = 0; i < n; i++) write_rows(entries[i].seq->owner, &entries[i], &layer, states);
         for (int32_t i = 0; i < n; i++) entries[i].seq->n_cached += entries[i].n_rows;
-        for (int32_t i = 0; i < n; i++) advance(s, entries[i].seq->owner);
+        for (int32_t i = 0; i < n_resting; i++) {        /* those that sat this step out */
+            if (resting[i]->seq.place == SEQ_RESIDENT) n_sat++;
+            else n_preempted++;
+            resting[i]->seq.is_resting = false;
+            advance(s, resting[i]);
+        }
+        for (int32_t i = 0; i < n; i++) advance_or_rest(s, entries[i].seq->owner);
         if (between(0, 40) == 0) {                       /* cancel somebody, wherever it is */
             work *w = &jobs[between(0, N_JOBS - 1)][0];
-            if (w->seq.place != SEQ_OUTSIDE && (w->is_begun || w->n_children == 0)) { scheduler_remove(s, &w->seq); w->is_over = true; }
+            if (w->seq.place != SEQ_OUTSIDE && (w->is_begun || w->n_children == 0)) { scheduler_remove(s, &w->seq); w->is_over = true; w->seq.is_resting = false; }
         }
     }
     for (int32_t j = 0; j < N_JOBS; j++) for (int32_t c = 0; c <= jobs[j][0].n_children; c++) assert_true(jobs[j][c].is_over);
@@ -150,8 +170,8 @@ static void every_sequence_ends_with_its_memory_intact(void **state)
     if (seed == 0) seed = 1;
     print_message("seed %llu\n", (unsigned long long)seed);
     for (int i = 0; i < N_LOADS; i++) preemptions += run_load(between(5, i % 2 ? 12 : 60), between(1, i % 3 ? 4 : 32), 64 * between(1, 4));
-    print_message("%llu preemptions\n", (unsigned long long)preemptions);
-    assert_true(preemptions > 100);
+    print_message("%llu preemptions, %d rested, %d of them preempted meanwhile\n", (unsigned long long)preemptions, n_sat + n_preempted, n_preempted);
+    assert_true(preemptions > 100 && n_sat > 100 && n_preempted > 10);
 }
 
 static int open_ops(void **state) { (void)state; return ops_cpu_open(&o, 1, NULL) == FL_OK ? 0 : -1; }

@@ -90,7 +90,7 @@ static void description_names_the_model(void **state)
     const engine_info *i = engine_describe(e);
     assert_string_equal(i->name, "demo_model");
     assert_string_equal(i->architecture, "qwen3_5_moe");
-    assert_string_equal(i->numerics, "cpu/2/bf16/f32");
+    assert_string_equal(i->numerics, "cpu/3/bf16/f32");
     assert_int_equal(strlen(i->fingerprint), 32);
     assert_string_not_equal(i->fingerprint, engine_describe(other)->fingerprint);
     assert_int_equal(i->n_vocab, 1024);
