@@ -116,7 +116,7 @@ fl_status memory_plan_check(const memory_plan *p, fl_err *err)
     const char *advice = p->kv + p->tables > taken / 2 ? "lower --max-context or --kv-tokens"
                        : p->expanded > taken / 2       ? "use a machine with more memory or the unquantized model"
                                                        : "lower --batch or --prefill-budget";
-    return fl_fail(err, FL_FULL, "engine: this model takes %.2f GB for a context of %d and batches of %d (KV %.2f, tables %.2f, F8_E4M3 as fp32 %.2f, activations %.2f, logits and states %.2f), and "
+    return fl_fail(err, FL_FULL, "engine: this model takes %.2f GB for a context of %d and batches of %d (KV %.2f, tables %.2f, weights as fp32 %.2f, activations %.2f, logits and states %.2f), and "
                    "this machine has %.2f GB; %s", (double)taken / 1e9, p->context, p->batch_max, (double)p->kv / 1e9, (double)p->tables / 1e9, (double)p->expanded / 1e9,
                    (double)p->activations / 1e9, (double)(p->logits + p->states) / 1e9, (double)machine / 1e9, advice);
 }

@@ -115,21 +115,30 @@ static fl_status undo_change(weight *out, const bind_context *c, const weight_so
     return FL_OK;
 }
 
-/* The values as kernels on the host take them: where they are mapped, or made anew in the arena. */
-static fl_status take_values(weight *out, const bind_context *c, const weight_source *s, fl_err *err)
+/* fp32 values in the arena, of a tensor beside scales or factors. */
+static fl_status expand_values(weight *out, const bind_context *c, const weight_source *s, fl_err *err)
 {
-    *out = (weight){ s->t->data, s->t->type, s->rows, s->cols };
-    if (s->t->is_weight && dtype_is_quantized(s->t->type) && s->cols > *c->quantized_cols) *c->quantized_cols = s->cols;
-    if (s->change != GGUF_AS_IS) return undo_change(out, c, s, err);
-    if (!s->t->is_fp8) return c->is_dry ? FL_OK : tensor_check_finite(s->t, err);
     const size_t bytes = (size_t)s->n * (size_t)s->rows * (size_t)s->cols * sizeof(float);
     *c->expanded_bytes += bytes;
     out->type = DTYPE_F32;
     if (c->is_dry) return FL_OK;
     float *values = fl_arena_take(c->values, bytes);
-    if (!values) return fl_fail(err, FL_FULL, "model: no memory for tensor %s expanded from F8_E4M3 (%zu bytes)", s->t->name, bytes);
+    if (!values) return fl_fail(err, FL_FULL, "model: no memory for tensor %s expanded from %s (%zu bytes)", s->t->name, s->t->dtype_name, bytes);
     out->data = values;
-    return fp8_expand(values, s->t, s->scale, s->n, s->rows, s->cols, s->fp8_block, err);
+    if (s->t->is_fp8) return fp8_expand(values, s->t, s->scale, s->n, s->rows, s->cols, s->fp8_block, err);
+    fl_status st = tensor_check_finite(s->t, err);
+    if (st == FL_OK) st = tensor_check_finite(s->scale, err);
+    return st == FL_OK ? weight_source_read(values, s, 0, s->n * s->rows, err) : st;
+}
+
+/* The values as kernels on the host take them: where they are mapped, or made anew in the arena. */
+static fl_status take_values(weight *out, const bind_context *c, const weight_source *s, fl_err *err)
+{
+    *out = (weight){ s->t->data, s->t->type, s->rows, s->cols };
+    if (s->scale) return expand_values(out, c, s, err);
+    if (s->t->is_weight && dtype_is_quantized(s->t->type) && s->cols > *c->quantized_cols) *c->quantized_cols = s->cols;
+    if (s->change != GGUF_AS_IS) return undo_change(out, c, s, err);
+    return c->is_dry ? FL_OK : tensor_check_finite(s->t, err);
 }
 
 static void note_product(product_list *list, const weight *w, weight_use use)
@@ -160,7 +169,9 @@ static fl_status bind_tensor(weight *out, const bind_context *c, int32_t n, int3
             else snprintf(want, sizeof want, "%d, %d", rows, cols);
             return refuse_shape(t, c, want, err);
         }
-        if (t->is_fp8 && (st = find_scale(&source, c, err)) != FL_OK) return st;
+        if (t->is_fp8) st = find_scale(&source, c, err);
+        else if ((source.scale = weight_files_factors(c->weights, t)) && c->is_dry) st = weight_source_check_factors(&source, err);
+        if (st != FL_OK) return st;
     } else {
         choose_values(&source, c, name);
     }

@@ -10,21 +10,6 @@ struct weight_files {
     const char *family;                  /* of a GGUF file; NULL when it is none of ours */
 };
 
-/* NVFP4 files may hold a factor for a whole tensor, X.scale beside X.weight. Without it the weights are others: such a file is refused. */
-static fl_status check_factors(const gguf *g, fl_err *err)
-{
-    static const char end[] = ".scale";
-    for (size_t i = 0; i < gguf_tensor_count(g); i++) {
-        const tensor *t = gguf_tensor_at(g, i);
-        const size_t n = strlen(t->name);
-        char scaled[256];
-        if (n < sizeof end || strcmp(t->name + n - (sizeof end - 1), end) != 0) continue;
-        if (snprintf(scaled, sizeof scaled, "%.*s.weight", (int)(n - (sizeof end - 1)), t->name) >= (int)sizeof scaled || !gguf_tensor_find(g, scaled)) continue;
-        return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s is a factor of all of %s, which is not supported; convert the model to another type", t->file, t->name, scaled);
-    }
-    return FL_OK;
-}
-
 fl_status weight_files_open(weight_files **out, const char *path, fl_err *err)
 {
     const char *architecture;
@@ -33,7 +18,6 @@ fl_status weight_files_open(weight_files **out, const char *path, fl_err *err)
     if (!w) return fl_fail(err, FL_FULL, "weights: no memory");
     const bool is_gguf = gguf_is_path(path);
     fl_status st = is_gguf ? gguf_open(&w->g, path, err) : safetensors_open(&w->st, path, err);
-    if (st == FL_OK && is_gguf) st = check_factors(w->g, err);
     if (st == FL_OK && is_gguf && gguf_text(w->g, "general.architecture", &architecture, &n_bytes, NULL) == FL_OK) w->family = gguf_family(architecture, n_bytes);
     if (st == FL_OK) *out = w;
     else weight_files_close(w);
@@ -60,6 +44,15 @@ const tensor *weight_files_find(const weight_files *w, const char *name, gguf_ch
     else if (w->family && gguf_tensor_name(there, sizeof there, &made, w->family, name)) t = gguf_tensor_find(w->g, there);
     if (change) *change = made;
     return t;
+}
+
+const tensor *weight_files_factors(const weight_files *w, const tensor *t)
+{
+    static const char end[] = ".weight";
+    const size_t n = strlen(t->name);
+    char name[256];
+    if (!w->g || n < sizeof end || strcmp(t->name + n - (sizeof end - 1), end) != 0) return NULL;
+    return snprintf(name, sizeof name, "%.*s.scale", (int)(n - (sizeof end - 1)), t->name) < (int)sizeof name ? gguf_tensor_find(w->g, name) : NULL;
 }
 
 size_t weight_files_file_count(const weight_files *w) { return w->g ? gguf_file_count(w->g) : safetensors_file_count(w->st); }

@@ -20,6 +20,9 @@ const tensor *weight_files_at(const weight_files *w, size_t index);      /* as t
 /* The tensor that checkpoints call `name`, and what its values went through; NULL when absent. `change` may be NULL. */
 const tensor *weight_files_find(const weight_files *w, const char *name, gguf_change *change);
 
+/* Factors of whole matrices that a GGUF file holds beside one of its tensors (X.scale beside X.weight, as NVFP4 files do); NULL when there are none. */
+const tensor *weight_files_factors(const weight_files *w, const tensor *t);
+
 size_t         weight_files_file_count(const weight_files *w);           /* in order */
 const uint8_t *weight_files_header(const weight_files *w, size_t file, size_t *n_bytes);  /* all before the data of one file */
 

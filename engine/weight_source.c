@@ -1,5 +1,6 @@
 #include "engine/weight_source.h"
 
+#include <string.h>
 #include "engine/fp8.h"
 #include "kernels/quant.h"
 
@@ -20,6 +21,24 @@ static fl_status undo_decays(float *values, const weight_source *s, fl_err *err)
     return FL_OK;
 }
 
+/* Rows first .. of all, times the factor of their matrix. */
+static void multiply_rows(float *values, const weight_source *s, int64_t first, int32_t n_rows)
+{
+    for (int32_t i = 0; i < n_rows; i++, values += s->cols) {
+        const int64_t matrix = s->scale->n_dims > 0 && s->scale->shape[0] > 1 ? (first + i) / s->rows : 0;
+        float factor;
+        memcpy(&factor, s->scale->data + sizeof factor * (size_t)matrix, sizeof factor);
+        for (int32_t c = 0; c < s->cols; c++) values[c] *= factor;
+    }
+}
+
+fl_status weight_source_check_factors(const weight_source *s, fl_err *err)
+{
+    const tensor *f = s->scale;
+    if (f->is_weight && f->type == DTYPE_F32 && f->n_dims == 1 && (f->shape[0] == 1 || f->shape[0] == s->n)) return FL_OK;
+    return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s is beside %s, so it must hold one F32 factor of all values or one for each of %d matrices", f->file, f->name, s->t->name, s->n);
+}
+
 fl_status weight_source_read(float *out, const weight_source *s, int64_t first, int32_t n_rows, fl_err *err)
 {
     if (s->t->is_fp8) {
@@ -33,5 +52,6 @@ fl_status weight_source_read(float *out, const weight_source *s, int64_t first, 
         return FL_OK;
     }
     for (int32_t i = 0; i < n_rows; i++) dtype_decode(out + (size_t)i * (size_t)s->cols, s->t->type, s->t->data + (size_t)weight_source_row(s, first + i) * row_bytes, s->cols);
+    if (s->scale) multiply_rows(out, s, first, n_rows);
     return s->change == GGUF_DECAY ? undo_decays(out, s, err) : FL_OK;
 }

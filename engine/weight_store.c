@@ -46,7 +46,7 @@ static fl_status fill_rows(weight_store *s, uint8_t *to, const weight_source *so
 {
     const size_t cols = (size_t)source->cols, row_bytes = cols * value_bytes(type);
     const int64_t n_each = (int64_t)(DECODED_MAX / cols);
-    const bool is_stored_so = source->t->is_weight && source->t->type == type && source->change == GGUF_AS_IS;
+    const bool is_stored_so = source->t->is_weight && source->t->type == type && source->change == GGUF_AS_IS && !source->scale;
     fl_status st = FL_OK;
     if (is_stored_so) memcpy(to, source->t->data + (size_t)first * row_bytes, (size_t)n * row_bytes);
     for (int64_t i = 0; !is_stored_so && st == FL_OK && i < n; i += n_each) {

@@ -1,4 +1,4 @@
-/* GGUF files from the reference writer (make_gguf_models.py): reference models as F32 against the vectors of their checkpoints, within the same bound; and for four families a model
+/* GGUF files from the reference writer (make_gguf_models.py): reference models as F32 or BF16 against the vectors of their checkpoints, within the same bound; and for four families a model
  * whose matrices are of every quantized type in turn against its dequantized self.
  * Bound    mixed: logits agree within MIXED_TOLERANCE of their spread. Products with quantized weights round what they take to 15 bits in blocks of 32; what is left is mostly that. */
 #include "golden_model.h"
@@ -22,6 +22,8 @@ static void check_plain(const char *name)
 static void llama_with_turned_rows_equals_its_checkpoint(void **state) { (void)state; check_plain("small_llama"); }
 static void llama_with_biases_and_rotation_factors_equals_its_checkpoint(void **state) { (void)state; check_plain("odd_llama"); }
 static void qwen3_equals_its_checkpoint(void **state) { (void)state; check_plain("small_qwen3"); }
+static void qwen3_with_experts_equals_its_checkpoint(void **state) { (void)state; check_plain("small_qwen3_moe"); }
+static void laguna_with_heads_by_layer_equals_its_checkpoint(void **state) { (void)state; check_plain("small_laguna"); }
 static void qwen3_5_with_experts_and_tiled_value_heads_equals_its_checkpoint(void **state) { (void)state; check_plain("small_qwen3_5_moe"); }
 static void gemma3_with_whole_norms_equals_its_checkpoint(void **state) { (void)state; check_plain("small_gemma3"); }
 
@@ -110,6 +112,8 @@ int main(void)
         cmocka_unit_test(llama_with_turned_rows_equals_its_checkpoint),
         cmocka_unit_test(llama_with_biases_and_rotation_factors_equals_its_checkpoint),
         cmocka_unit_test(qwen3_equals_its_checkpoint),
+        cmocka_unit_test(qwen3_with_experts_equals_its_checkpoint),
+        cmocka_unit_test(laguna_with_heads_by_layer_equals_its_checkpoint),
         cmocka_unit_test(qwen3_5_with_experts_and_tiled_value_heads_equals_its_checkpoint),
         cmocka_unit_test(gemma3_with_whole_norms_equals_its_checkpoint),
         cmocka_unit_test(llama_of_every_type_equals_its_dequantized_self),

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Write GGUF files into tests/golden/gguf with the reference writer: small reference models of tests/golden/models as F32 (whose golden.json holds for them too), and for llama, qwen3,
-qwen3_5_moe and gemma3 a random model whose matrices are of every quantized type in turn (NAME_mixed.gguf), with mixed.json: logits of the dequantized model
+"""Write GGUF files into tests/golden/gguf with the reference writer: small reference models of tests/golden/models as F32, or BF16 where they
+are new (both exact, so golden.json holds for them too), and for llama, qwen3, qwen3_5_moe and gemma3 a random model whose matrices are of every quantized type in turn (NAME_mixed.gguf), with mixed.json: logits of the dequantized model
 from transformers.
 
 Needs gguf, torch, transformers and llama-cpp-python, whose library quantizes (made with gguf 0.19.0, torch 2.15.0, transformers 5.17.0, llama-cpp-python 0.3.36); the tests need none.
 What llama.cpp's converter does to values is done here: names and keys are the package's, llama's query and key rows are turned, norms of gemma3 and qwen3_5 get 1 added, A_log becomes
 -exp(A_log), DeltaNet's value heads are put in tiled order, llama 3's rotation becomes rope_freqs.
+
+The architecture laguna is newer than that package: small_laguna.gguf was made with gguf-py of llama.cpp's repository (PYTHONPATH=llama.cpp/gguf-py).
 
 usage: make_gguf_models.py [NAME...]"""
 import ctypes
@@ -24,8 +26,9 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, Llama
 
 HERE = pathlib.Path(__file__).resolve().parent
 OUT = HERE / "gguf"
-ARCH = {"llama": "llama", "qwen3": "qwen3", "qwen3_5_moe_text": "qwen35moe", "gemma3_text": "gemma3"}
+ARCH = {"llama": "llama", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "laguna": "laguna", "qwen3_5_moe_text": "qwen35moe", "gemma3_text": "gemma3"}
 PLAIN = ["small_llama", "odd_llama", "small_qwen3", "small_qwen3_5_moe", "small_gemma3"]
+IN_BF16 = ["small_qwen3_moe", "small_laguna"]
 TYPES = [Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4, Q.NVFP4, Q.F16, Q.BF16]
 POSITIONS = [0, 40, 63, 64, 71]
 PROMPT = [7, 3, 50, 11, 61, 2, 33, 9] * 9                # 72 tokens: a chunk and a part of one
@@ -90,7 +93,7 @@ def convert(name, x, c):
             x = tiled(x, 0, n_k, n_v, 1)
         elif "out_proj" in name:
             x = tiled(x, 1, n_k, n_v, dv)
-    name = name.replace("dt_bias", "dt_proj.bias")
+    name = name.replace("dt_bias", "dt_proj.bias").replace("e_score_correction_bias", "e_score_correction.bias")
     suffix = "." + name.rsplit(".", 1)[1] if name.endswith((".weight", ".bias")) else ""
     return name.removesuffix(suffix), suffix, x
 
@@ -112,7 +115,7 @@ def metadata(w, c):
     w.add_block_count(c["num_hidden_layers"])
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
-    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count(c.get("num_attention_heads_per_layer") or c["num_attention_heads"])
     w.add_head_count_kv(c["num_key_value_heads"])
     w.add_key_length(c["head_dim"])
     w.add_value_length(c["head_dim"])
@@ -124,6 +127,17 @@ def metadata(w, c):
     if c["model_type"] == "gemma3_text":
         w.add_sliding_window(c["sliding_window"])
         w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
+    elif c["model_type"] == "laguna":
+        sliding = rope["sliding_attention"]
+        w.add_sliding_window(c["sliding_window"])
+        w.add_sliding_window_pattern([t == "sliding_attention" for t in c["layer_types"]])
+        w.add_rope_dimension_count(int(c["head_dim"] * rope["full_attention"]["partial_rotary_factor"]))
+        w.add_rope_dimension_count_swa(int(c["head_dim"] * sliding["partial_rotary_factor"]))
+        w.add_rope_freq_base_swa(sliding["rope_theta"])
+        w.add_expert_weights_norm(True)
+        w.add_expert_weights_scale(c["moe_routed_scaling_factor"])
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        w.add_leading_dense_block_count(c["mlp_layer_types"].index("sparse"))
     else:
         w.add_rope_dimension_count(int(c["head_dim"] * rope.get("partial_rotary_factor", 1.0)))
     if c["model_type"] == "qwen3_5_moe_text":
@@ -134,9 +148,11 @@ def metadata(w, c):
         w.add_ssm_inner_size(c["linear_num_value_heads"] * c["linear_value_head_dim"])
         w.add_full_attention_interval(c["layer_types"].index("full_attention") + 1)
         w.add_rope_dimension_sections([11, 11, 10, 0])
-        w.add_expert_count(c["num_experts"])
+    if "moe_intermediate_size" in c:
+        w.add_expert_count(c.get("num_experts") or c["num_local_experts"])
         w.add_expert_used_count(c["num_experts_per_tok"])
         w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in c:
         w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
 
 
@@ -192,7 +208,9 @@ def plain(name):
     c = json.loads((HERE / "models" / name / "config.json").read_text())
     state = {k: v.float() for k, v in load_file(HERE / "models" / name / "model.safetensors").items()}
     state = stack_experts(state)
-    write(OUT / f"{name}.gguf", c, [(n, s, x, Q.F32) for n, s, x in converted(state, c)], gguf.LlamaFileType.ALL_F32)
+    kind = Q.BF16 if name in IN_BF16 else Q.F32
+    write(OUT / f"{name}.gguf", c, [(n, s, x, kind if x.dim() > 1 else Q.F32) for n, s, x in converted(state, c)],
+          gguf.LlamaFileType.MOSTLY_BF16 if kind == Q.BF16 else gguf.LlamaFileType.ALL_F32)
 
 
 def mixed(name):
@@ -294,7 +312,7 @@ def tiny(name):
 def main():
     OUT.mkdir(exist_ok=True)
     wanted = sys.argv[1:]
-    for name in PLAIN:
+    for name in PLAIN + IN_BF16:
         if not wanted or name in wanted:
             plain(name)
     for name in TINIES:

@@ -7,8 +7,8 @@ greedy   20 prompts: their ids, 64 greedy tokens, and by how much the logit of e
          with keys and values in F32: with the file as it is llama.cpp rounds what products take to 8 bits, which moves a lead by 0.12 to 0.14 on average and by 0.8 at most, so its own
          two ways differ where it leads by more than 0.1.
 default  what llama.cpp chooses behind the same tokens with the file as it is and its usual settings, and its lead: [token, lead, lead of the token of `greedy`], where it chooses another.
-windows  10,000 tokens of text, MT-Bench's questions and HumanEval's prompts (tests/e2e/data), in windows of 500, each from an empty context, with the file as it is: ids and the mean
-         negative log-likelihood of tokens 1 to 499.
+windows  10,000 tokens of text, MT-Bench's questions and HumanEval's prompts (tests/e2e/data), in windows of 500, each from an empty context, ids and the mean negative log-likelihood of
+         tokens 1 to 499, with the file as it is (nll) and of the weights in F32 (exact).
 texts    ids of hard texts: white space, numbers, code, other scripts, special tokens.
 
 usage: make_llama_cpp_vectors.py FOLDER [NAME...]"""
@@ -73,7 +73,7 @@ def others(llm, case):
     return found
 
 
-def windows(llm):
+def window_ids(llm):
     lines = (HERE.parent / "e2e/data/mt_bench_questions.jsonl").read_text().splitlines()
     text = [turn for line in lines for turn in json.loads(line)["turns"]]
     with gzip.open(HERE.parent / "e2e/data/HumanEval.jsonl.gz", "rt") as tasks:
@@ -83,10 +83,13 @@ def windows(llm):
     for i in range(N_WINDOWS):
         window = (bos + ids[i * WINDOW:(i + 1) * WINDOW])[:WINDOW]
         assert len(window) == WINDOW, len(ids)
-        llm.reset()
-        llm.eval(window)
-        nll = -sum(log_softmax_at(llm.scores[k - 1].astype(np.float64), window[k]) for k in range(1, WINDOW)) / (WINDOW - 1)
-        yield {"ids": window, "nll": round(nll, 6)}
+        yield window
+
+
+def mean_nll(llm, window):
+    llm.reset()
+    llm.eval(window)
+    return round(-sum(log_softmax_at(llm.scores[k - 1].astype(np.float64), window[k]) for k in range(1, WINDOW)) / (WINDOW - 1), 6)
 
 
 def open_model(path, **more):
@@ -104,22 +107,18 @@ def in_f32(path, folder):
 def main():
     folder = pathlib.Path(sys.argv[1])
     for name in sys.argv[2:] or FILES:
-        with tempfile.TemporaryDirectory() as f32:
+        with tempfile.TemporaryDirectory() as f32:       # unlinked when it is mapped
             exact = open_model(in_f32(folder / FILES[name], f32), type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32)
-            cases = [greedy(exact, p) for p in PROMPTS]
-            exact.close()
+        cases = [greedy(exact, p) for p in PROMPTS]
         llm = open_model(folder / FILES[name])
         for case in cases:
             case["default"] = others(llm, case)
+        texts = [{"text": t, "ids": llm.tokenize(t.encode(), add_bos=True, special=True)} for t in TEXTS]
+        windows = [{"ids": window, "nll": mean_nll(llm, window), "exact": mean_nll(exact, window)} for window in window_ids(llm)]
         path = HERE / "real" / f"{name}.json"
         path.parent.mkdir(exist_ok=True)
-        texts = [{"text": t, "ids": llm.tokenize(t.encode(), add_bos=True, special=True)} for t in TEXTS]
-        vectors = {"file": FILES[name], "texts": texts, "greedy": cases, "windows": []}
-        for window in windows(llm):                      # what there is is written, since this takes minutes
-            vectors["windows"].append(window)
-            vectors["perplexity"] = round(math.exp(sum(w["nll"] for w in vectors["windows"]) / len(vectors["windows"])), 5)
-            path.write_text(json.dumps(vectors, ensure_ascii=True, separators=(",", ":")) + "\n")
-            print(name, len(vectors["windows"]), "windows, perplexity", vectors["perplexity"], path.stat().st_size, "bytes", flush=True)
+        path.write_text(json.dumps({"file": FILES[name], "texts": texts, "greedy": cases, "windows": windows}, ensure_ascii=True, separators=(",", ":")) + "\n")
+        print(name, *(f"{key} perplexity {math.exp(sum(w[key] for w in windows) / len(windows)):.5f}" for key in ("nll", "exact")), path.stat().st_size, "bytes", flush=True)
 
 
 main()
