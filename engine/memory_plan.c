@@ -39,7 +39,7 @@ static fl_status plan_blocks(memory_plan *plan, int64_t kv_tokens, int64_t token
         if (blocks > one * plan->batch_max) blocks = one * plan->batch_max;
         if (blocks < one) blocks = one;
     }
-    if (blocks > INT32_MAX / OPS_BLOCK_TOKENS) return fl_fail(err, FL_INVALID, "engine: a KV pool of %lld tokens is more than a block table can name", (long long)blocks * OPS_BLOCK_TOKENS);
+    if (blocks > INT32_MAX / OPS_BLOCK_TOKENS) return fl_fail(err, FL_INVALID, "engine: a KV pool of %lld tokens is more than a block table can name; lower --kv-tokens", (long long)blocks * OPS_BLOCK_TOKENS);
     plan->kv_blocks = (int32_t)blocks;
     return FL_OK;
 }
