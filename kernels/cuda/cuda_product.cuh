@@ -98,12 +98,12 @@ template <typename F, typename T> static __device__ __forceinline__ T *staged(T 
     return base + row * F::BK + ((column / 8) ^ (row & 7)) * 8;
 }
 
-/* A thread's part of a step: 8 columns from k on of rows row, row + STEP ..., which begin at `from`. */
-template <typename F, bool IS_ALIGNED, int STEP, int COPIES, typename T> static __device__ __forceinline__ void fetch_rows(T *stage, const T *const (&from)[COPIES], int row, int k, int n_in)
+/* A thread's part of a step: 8 columns, k on, of rows row, row + STEP ..., which begin at `from`; in the stage they are column on. */
+template <typename F, bool IS_ALIGNED, int STEP, int COPIES, typename T> static __device__ __forceinline__ void fetch_rows(T *stage, const T *const (&from)[COPIES], int row, int column, int k, int n_in)
 {
 #pragma unroll
     for (int i = 0; i < COPIES; i++) {
-        T *to = staged<F>(stage, row + i * STEP, k % F::BK);
+        T *to = staged<F>(stage, row + i * STEP, column);
         if (IS_ALIGNED) copy_16(to, k < n_in ? from[i] + k : from[i], k < n_in);
         else copy_single(to, from[i], k, n_in);
     }
@@ -133,8 +133,9 @@ static __device__ __forceinline__ void product_tile(char *shared, W_ROW w_row, X
 
     const auto fetch = [&](int step) {
         T *stage = (T *)(shared + step % F::STAGES * F::STAGE_BYTES);
-        fetch_rows<F, IS_ALIGNED, STEP>(stage, from_w, row, step * F::BK + piece * 8, n_in);
-        if (F::BM >= STEP || row < F::BM) fetch_rows<F, IS_ALIGNED, STEP>(stage + F::BN * F::BK, from_x, row, step * F::BK + piece * 8, n_in);
+        const int k = step * F::BK + piece * 8;
+        fetch_rows<F, IS_ALIGNED, STEP>(stage, from_w, row, piece * 8, k, n_in);
+        if (F::BM >= STEP || row < F::BM) fetch_rows<F, IS_ALIGNED, STEP>(stage + F::BN * F::BK, from_x, row, piece * 8, k, n_in);
     };
 
     float sum[F::TN / 16][F::TM / 8][4];
@@ -235,8 +236,9 @@ static __device__ __forceinline__ void product_tile_wide(char *shared, W_ROW w_r
     for (int i = 0; i < X_COPIES; i++) from_x[i] = x_row(row + i * STEP);
     const auto fetch = [&](int step) {
         T *stage = (T *)(shared + step % F::STAGES * F::STAGE_BYTES);
-        fetch_rows<F, true, STEP>(stage, from_w, row, step * F::BK + piece * 8, n_in);
-        fetch_rows<F, true, STEP>(stage + F::BN * F::BK, from_x, row, step * F::BK + piece * 8, n_in);
+        const int k = step * F::BK + piece * 8;
+        fetch_rows<F, true, STEP>(stage, from_w, row, piece * 8, k, n_in);
+        fetch_rows<F, true, STEP>(stage + F::BN * F::BK, from_x, row, piece * 8, k, n_in);
     };
 
     float sum[BLOCKS][ROWS / 2];
