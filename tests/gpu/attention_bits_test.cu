@@ -11,8 +11,8 @@ typedef struct { int32_t head_dim, n_kv_heads, group, window, gap; } shape;
 /* Where blocks lie: another permutation for every `way`. */
 static int32_t place_of(int32_t way, int32_t id, int32_t j) { return (int32_t)(((int64_t)(id * TABLE + j) * (way == 0 ? 1 : way == 1 ? 13 : 229) + way * 7) % BLOCKS); }
 
-/* What attention gives for the rows of `pieces`, in order: [rows, heads, head_dim]. KV is there up to each piece's end. */
-static std::vector<float> run(ops *o, act_type t, const shape &s, const std::vector<piece> &pieces, int32_t way, std::vector<double> *reference)
+/* What attention gives for the rows of `pieces`, in order: [rows, heads, head_dim]. KV is there up to each piece's end. The grid is one for contexts of least_context at least. */
+static std::vector<float> run(ops *o, act_type t, const shape &s, const std::vector<piece> &pieces, int32_t way, std::vector<double> *reference, int32_t least_context = 0)
 {
     step_batch step;
     step_make(step, pieces, TABLE, [=](int32_t id, int32_t j) { return place_of(way, id, j); });
@@ -40,6 +40,7 @@ static std::vector<float> run(ops *o, act_type t, const shape &s, const std::vec
     const ops_kv kv = { act_put(o, t, k), act_put(o, t, v), s.n_kv_heads, s.head_dim };
     act *dq = act_put(o, t, q), *out = act_put(o, t, std::vector<float>(n_out + 64, NAN));
     o->begin(o, &step.b);
+    cuda_of(o)->batch.most_context = std::max(cuda_of(o)->batch.most_context, least_context);
     o->attention(o, out, dq, stride, head_stride, n_heads, &kv, scale, s.window, &step.b);
     fl_err err;
     must(o->finish(o, &err), err);
@@ -120,6 +121,10 @@ static void bits(ops *o, act_type t, const shape &s)
         std::vector<piece> shortest = { { 8, 0, 70, true, 0 }, { 9, position, 1, false, 0 } };
         good = good && same_bits(alone, rows_of(run(o, t, s, shortest, 2, NULL), s, 70, 1), seen, sizeof seen);
         snprintf(name + n, sizeof name - n, "a decode row at %d beside others", position);
+        case_result(good, name, seen);
+        good = true;
+        for (int32_t context : { position + 257, 2048, 40000 }) good = good && same_bits(alone, run(o, t, s, { { 9, position, 1, false, 0 } }, 1, NULL, context), seen, sizeof seen);
+        snprintf(name + n, sizeof name - n, "a decode row at %d in the grid of larger contexts", position);
         case_result(good, name, seen);
     }
 }

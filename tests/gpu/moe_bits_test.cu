@@ -41,11 +41,12 @@ static void test_rows(ops *o, act_type t, const mixture &m, int32_t most, bool h
     const size_t scratch_bytes = o->moe_scratch_bytes(o, most, m.dim, m.ff, m.n_experts, m.top_k);
     void *scratch = device_take(o, scratch_bytes);
     char *want = (char *)device_take(o, most * row_bytes), *got = (char *)device_take(o, most * row_bytes);
-    const auto run = [&](char *y, int32_t first, int32_t n) {
+    const auto run_of = [&](const void *of, char *y, int32_t first, int32_t n) {
         cuda_must(cudaMemsetAsync(scratch, 0xff, scratch_bytes, cuda_of(o)->stream), "memset");
-        o->moe_experts(o, (act *)y, (const act *)((const char *)x + first * row_bytes), ids_device + first * m.top_k, weights_device + first * m.top_k, gates.data(), ups.data(), downs.data(), n,
+        o->moe_experts(o, (act *)y, (const act *)((const char *)of + first * row_bytes), ids_device + first * m.top_k, weights_device + first * m.top_k, gates.data(), ups.data(), downs.data(), n,
                        m.n_experts, m.top_k, scratch);
     };
+    const auto run = [&](char *y, int32_t first, int32_t n) { run_of(x, y, first, n); };
     for (int32_t r = 0; r < most; r++) run(want + r * row_bytes, r, 1);
     char name[160], seen[240] = "";
     bool good = true;
@@ -62,7 +63,20 @@ static void test_rows(ops *o, act_type t, const mixture &m, int32_t most, bool h
     }
     snprintf(name, sizeof name, "experts %s dim %d ff %d, %d of %d%s: the same bits for 1 to %d rows", act_name(t), m.dim, m.ff, m.top_k, m.n_experts, heavy ? ", few of them chosen" : "", most);
     case_result(good, name, seen);
-    for (void *p : { gate, up, down, x, (void *)ids_device, (void *)weights_device, scratch, (void *)want, (void *)got }) o->give(o, p, 0);
+    char *padded = (char *)device_take(o, most * row_bytes);
+    good = true;
+    for (int32_t n : buckets) {                                      /* n rows, and as many behind them that are NaN */
+        if (2 * n > most || !good) break;
+        o->copy(o, padded, x, n * row_bytes);
+        cuda_must(cudaMemsetAsync(padded + n * row_bytes, 0xff, n * row_bytes, cuda_of(o)->stream), "memset");
+        run_of(padded, got, 0, 2 * n);
+        const difference d = device_differ(o, got, want, (size_t)n * m.dim, size);
+        good = d.n == 0;
+        if (!good) snprintf(seen, sizeof seen, "%d rows: %llu of %zu differ, first at row %llu column %llu", n, d.n, (size_t)n * m.dim, d.first / m.dim, d.first % m.dim);
+    }
+    snprintf(name, sizeof name, "experts %s dim %d ff %d, %d of %d%s: the same bits before padding of NaN", act_name(t), m.dim, m.ff, m.top_k, m.n_experts, heavy ? ", few of them chosen" : "");
+    case_result(good, name, seen);
+    for (void *p : { (void *)padded, gate, up, down, x, (void *)ids_device, (void *)weights_device, scratch, (void *)want, (void *)got }) o->give(o, p, 0);
 }
 
 static void test_reference(ops *o, act_type t, const mixture &m, int32_t n_rows, int32_t gap)
