@@ -602,6 +602,26 @@ static __global__ void __launch_bounds__(THREADS, 2) sample_rows(int32_t *ids, c
     if (threadIdx.x == 0) give_id(ids, counts, p, blockIdx.x, id, n_vocab);
 }
 
+/* The entry that follows `last` in order. */
+static __device__ __noinline__ entry entry_behind(row_state *s, const row_logits r, entry last)
+{
+    entry next = ~0ull;
+    each_logits(&r, [&](const float (&v)[EACH], int32_t first) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const entry e = entry_of(v[i], id_of(first, i));
+            if (e > last && e < next && id_of(first, i) < r.n_vocab) next = e;
+        }
+    });
+#pragma unroll
+    for (int lane = 16; lane > 0; lane /= 2) next = min(next, __shfl_xor_sync(0xffffffffu, next, lane));
+    if (threadIdx.x % 32 == 0) s->parts[threadIdx.x / 32] = next;
+    __syncthreads();
+    for (int w = 0; w < WARPS; w++) next = min(next, s->parts[w]);
+    __syncthreads();
+    return next;
+}
+
 /* Raw log-probabilities of the chosen ids and of the n_top best, n_top at most TOP_MAX. */
 static __global__ void __launch_bounds__(THREADS) best_logprobs(float *logprobs, int32_t *top_ids, float *top_logprobs, const int32_t *ids, const ops_sampling *rows, const float *logits,
                                                                 const float *lses, int32_t n_top, int32_t n_vocab)
@@ -628,18 +648,14 @@ static __global__ void __launch_bounds__(THREADS) best_logprobs(float *logprobs,
         top_logprobs[static_cast<size_t>(row) * n_top + j] = id >= 0 ? fmaxf(__fsub_rn(r.logits[id], lse), -9999.0f) : -9999.0f;
     }
     __syncthreads();
-    if (fits || threadIdx.x != 0) return;                /* more equal logits than fit: the lowest ids of the bound fill what the better ones leave */
-    int32_t n = 0;
-    for (int32_t i = 0; i < n_vocab; i++) {
-        const float x = r.logits[i];
-        int32_t *best = top_ids + static_cast<size_t>(row) * n_top, at;
-        if (!(x >= bound) || (n == k && !(x > r.logits[best[n - 1]]))) continue;
-        at = n < k ? n++ : n - 1;
-        for (; at > 0 && x > r.logits[best[at - 1]]; at--) best[at] = best[at - 1];
-        best[at] = i;
+    entry last = 0;
+    for (int32_t j = 0; j < k && !fits; j++) {           /* more equal logits than fit: one after the other */
+        last = entry_behind(s, r, last);
+        const int32_t id = static_cast<int32_t>(static_cast<uint32_t>(last));
+        if (threadIdx.x != 0) continue;
+        top_ids[static_cast<size_t>(row) * n_top + j] = id;
+        top_logprobs[static_cast<size_t>(row) * n_top + j] = fmaxf(__fsub_rn(r.logits[id], lse), -9999.0f);
     }
-    for (int32_t j = 0; j < n; j++)
-        top_logprobs[static_cast<size_t>(row) * n_top + j] = fmaxf(__fsub_rn(r.logits[top_ids[static_cast<size_t>(row) * n_top + j]], lse), -9999.0f);
 }
 
 /* ids of a prompt (PROMPT_BIT) or of an output that was made before */
