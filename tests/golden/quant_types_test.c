@@ -127,16 +127,20 @@ static void write_file(const char *path, const gguf *g, const stored *tensors)
     assert_int_equal(fclose(f), 0);
 }
 
+static size_t forced_factors;            /* so many instead; 0 = as many as there are matrices */
+static float forced_value;               /* of the first one; 0 = as they come */
+
 /* Give a tensor's matrices a factor each, and its twin the products. */
 static void add_factors(stored *one, stored *twin, const tensor *t)
 {
-    one->n_factors = t->n_dims == 3 ? (size_t)t->shape[0] : 1;
+    one->n_factors = forced_factors ? forced_factors : t->n_dims == 3 ? (size_t)t->shape[0] : 1;
     one->factors = malloc(one->n_factors * sizeof *one->factors);
     assert_non_null(one->factors);
     for (size_t i = 0; i < one->n_factors; i++) one->factors[i] = 0.75f + (float)(random_bits() % 1000) / 1999.0f;
+    if (forced_value != 0.0f) one->factors[0] = forced_value;
     const size_t n = twin->n_bytes / sizeof(float), each = n / one->n_factors;
     float *values = (float *)(void *)twin->data;
-    for (size_t i = 0; i < n; i++) values[i] *= one->factors[i / each];
+    for (size_t i = 0; i < n; i++) values[i] *= one->factors[i / each < one->n_factors ? i / each : 0];
 }
 
 static stored as_f32(const tensor *t, dtype type, const uint8_t *data)
@@ -251,6 +255,35 @@ static void qwen3_of_each_type_equals_its_values(void **state) { (void)state; ch
 static void qwen3_5_with_experts_of_each_type_equals_its_values(void **state) { (void)state; check_family("qwen3_5_moe"); }
 static void gemma3_of_each_type_equals_its_values(void **state) { (void)state; check_family("gemma3"); }
 
+static void refuse_factors(size_t count, float value, fl_status want, const char *part)
+{
+    char path[64], twin_path[64];
+    ops *o = NULL;
+    model *m = NULL;
+    fl_err err = { 0 };
+    snprintf(path, sizeof path, "/tmp/quant_types.%d.gguf", (int)getpid());
+    snprintf(twin_path, sizeof twin_path, "/tmp/quant_types.%d.f32.gguf", (int)getpid());
+    forced_factors = count;
+    forced_value = value;
+    assert_true(write_pair(path, twin_path, "llama", N_TYPES - 1, true) > 0);
+    forced_factors = 0;
+    forced_value = 0.0f;
+    golden_require(ops_cpu_open(&o, 1, &err), &err);
+    const fl_status got = model_open(&m, path, o, OPS_BLOCK_TOKENS, GOLDEN_CONTEXT, &err);
+    unlink(path);
+    unlink(twin_path);
+    if (got != want || !strstr(err.text, part)) fail_msg("%s: \"%s\"; wanted \"%s\"", fl_status_name(got), err.text, part);
+    assert_null(m);
+    o->close(o);
+}
+
+static void factors_that_fit_no_matrices_or_are_no_numbers_are_refused(void **state)
+{
+    (void)state;
+    refuse_factors(3, 0.0f, FL_UNSUPPORTED, "so it must hold one F32 factor of all values or one for each of 1 matrices");
+    refuse_factors(0, NAN, FL_CORRUPT, ".scale");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +292,7 @@ int main(void)
         cmocka_unit_test(qwen3_5_with_experts_of_each_type_equals_its_values),
         cmocka_unit_test(gemma3_of_each_type_equals_its_values),
         cmocka_unit_test(factors_of_whole_matrices_are_multiplied_in),
+        cmocka_unit_test(factors_that_fit_no_matrices_or_are_no_numbers_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
