@@ -105,6 +105,7 @@ void graphs_forget(ops_cuda *o)
 fl_status graphs_install(ops_cuda *o, fl_err *err)
 {
     const char *wanted = getenv("TOKENFLEET_GRAPHS");
+    if (wanted && strcmp(wanted, "0") != 0 && strcmp(wanted, "1") != 0) return fl_fail(err, FL_INVALID, "cuda: TOKENFLEET_GRAPHS is '%s'; say 0 to launch steps kernel by kernel, or 1, or unset it", wanted);
     if (o->is_synchronous || (wanted && strcmp(wanted, "0") == 0)) return FL_OK;
     o->graphs = (cuda_graphs *)calloc(1, sizeof *o->graphs);
     if (!o->graphs) return fl_fail(err, FL_FULL, "cuda: no memory for recorded steps");
