@@ -33,7 +33,7 @@ typedef struct {
     const char *name;                /* last part of the path; of a .gguf file without .gguf and -00001-of-0000N */
     const char *architecture;        /* "qwen3_5_moe" */
     const char *fingerprint;         /* hex, of the model (ops/DESIGN.md section 7) */
-    const char *numerics;            /* numerics id: "cpu/1/bf16/f32": where, version, weights, KV */
+    const char *numerics;            /* numerics id: "cpu/3/bf16/f32": where, version, weights, KV */
     int32_t n_vocab;
     int32_t context_model, context_max;                  /* prompt + completion: what the model can do, and what this engine was opened for */
     const int32_t *eos_ids; int32_t n_eos;
