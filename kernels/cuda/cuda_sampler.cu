@@ -26,6 +26,7 @@
 #define VOCAB_MAX (1 << ID_BITS)
 #define DIGIT_BITS 11
 #define PROMPT_BIT 0x80000000u
+#define HISTORY_LEAST (1 << 19)          /* ids on their way to be counted */
 static_assert(VOCAB_MAX / CHUNK <= BUCKETS && 1 << DIGIT_BITS == BUCKETS, "chunks and digits have the buckets' room");
 
 typedef unsigned long long entry;        /* order key << 32 | id: ascending entries are descending logits, then ascending ids */
@@ -672,7 +673,8 @@ static __global__ void count_ids(uint32_t *counts, const int32_t *ids, int32_t n
 struct cuda_sampler {
     void *staging[2], *lists; size_t list_bytes; int32_t turn;       /* rows and barred ids: pinned, twice, and on the device */
     cudaEvent_t is_copied[2];
-    int32_t *history, *history_staging[2]; int32_t history_turn;     /* [n_context] ids to count: on the device, and pinned */
+    int32_t *history;                                                /* [n_context] ids to count */
+    int32_t *history_staging[2], history_turn, n_history, n_history_max;     /* pinned, twice, [n_history_max]: many sequences' one after the other, n_history ids of this turn's so far */
     cudaEvent_t is_history_copied[2];
     int32_t n_rows, n_context, n_vocab, n_begun;
 };
@@ -695,7 +697,8 @@ static fl_status cuda_sampler_reserve(ops *table, int32_t n_rows, int32_t n_barr
     s->n_vocab = n_vocab;
     s->list_bytes = static_cast<size_t>(n_rows) * sizeof(ops_sampling) + static_cast<size_t>(n_barred) * sizeof(int32_t);
     cudaError_t e = cudaMalloc(&s->lists, s->list_bytes);
-    const size_t history_bytes = static_cast<size_t>(n_context) * sizeof *s->history;
+    s->n_history_max = n_context > HISTORY_LEAST ? n_context : HISTORY_LEAST;
+    const size_t history_bytes = static_cast<size_t>(s->n_history_max) * sizeof *s->history;
     for (int i = 0; i < 2 && e == cudaSuccess; i++) {
         if ((e = cudaMallocHost(&s->staging[i], s->list_bytes)) == cudaSuccess) e = cudaEventCreateWithFlags(&s->is_copied[i], cudaEventDisableTiming);
         if (e == cudaSuccess) e = cudaMallocHost(reinterpret_cast<void **>(&s->history_staging[i]), history_bytes);
@@ -768,12 +771,17 @@ static void cuda_count_ids(ops *table, uint32_t *counts, const int32_t *prompt, 
     FL_ASSERT(s && static_cast<int64_t>(n_prompt) + n_output <= s->n_context && n_vocab == s->n_vocab);
     const size_t prompt_bytes = static_cast<size_t>(n_prompt) * sizeof *prompt, output_bytes = static_cast<size_t>(n_output) * sizeof *output;
     if (!cuda_keep(o, cudaMemsetAsync(counts, 0, static_cast<size_t>(n_vocab) * sizeof *counts, o->stream), "clearing counts")) return;
-    const int32_t turn = s->history_turn ^= 1;
-    if (!cuda_keep(o, cudaEventSynchronize(s->is_history_copied[turn]), "one of the step's kernels")) return;
-    memcpy(s->history_staging[turn], prompt, prompt_bytes);
-    if (n_output > 0) memcpy(s->history_staging[turn] + n_prompt, output, output_bytes);
-    if (!cuda_keep(o, cudaMemcpyAsync(s->history, s->history_staging[turn], prompt_bytes + output_bytes, cudaMemcpyHostToDevice, o->stream), "a copy of ids to count to the GPU")) return;
-    cuda_keep(o, cudaEventRecord(s->is_history_copied[turn], o->stream), "a copy of ids to count to the GPU");
+    if (s->n_history + n_prompt + n_output > s->n_history_max) {         /* a sequence's copy is waited for only when the memory comes round again */
+        s->history_turn ^= 1;
+        s->n_history = 0;
+        if (!cuda_keep(o, cudaEventSynchronize(s->is_history_copied[s->history_turn]), "one of the step's kernels")) return;
+    }
+    int32_t *staging = s->history_staging[s->history_turn] + s->n_history;
+    memcpy(staging, prompt, prompt_bytes);
+    if (n_output > 0) memcpy(staging + n_prompt, output, output_bytes);
+    s->n_history += n_prompt + n_output;
+    if (!cuda_keep(o, cudaMemcpyAsync(s->history, staging, prompt_bytes + output_bytes, cudaMemcpyHostToDevice, o->stream), "a copy of ids to count to the GPU")) return;
+    cuda_keep(o, cudaEventRecord(s->is_history_copied[s->history_turn], o->stream), "a copy of ids to count to the GPU");
     launch(o, "count_ids", count_ids, dim3((n_prompt + 255) / 256), dim3(256), 0, counts, s->history, n_prompt, true);
     launch(o, "count_ids", count_ids, dim3((n_output + 255) / 256), dim3(256), 0, counts, s->history + n_prompt, n_output, false);
 }
