@@ -146,6 +146,8 @@ template <typename T> static __global__ void __launch_bounds__(LANES * QUERIES) 
     }
 }
 
+#define MERGED 4                         /* splits whose results are on their way together */
+
 /* Block (x: head, y: decode row): its splits in ascending order, when there are several. */
 template <typename T> static __global__ void attention_merge(attention_call<T> a, attention_partial partial)
 {
@@ -153,19 +155,33 @@ template <typename T> static __global__ void attention_merge(attention_call<T> a
     const cuda_run run = a.batch.decodes[partial.first_row + blockIdx.y];
     const int first = first_split(a, run), last = last_split(run);
     if (first == last) return;
-    float most = -INFINITY;
-#pragma unroll 8
-    for (int s = first; s <= last; s++) most = fmaxf(most, *attention_partial_at(partial, blockIdx.y, s, head, a.n_heads, a.head_dim));
     for (int d = threadIdx.x; d < a.head_dim; d += blockDim.x) {
-        float l = 0.0f, o = 0.0f;
-#pragma unroll 8
-        for (int s = first; s <= last; s++) {
-            const float *p = attention_partial_at(partial, blockIdx.y, s, head, a.n_heads, a.head_dim);
-            const float by = expf(p[0] - most);
-            l += p[1] * by;
-            o += p[ATTENTION_PARTIAL_HEAD + d] * by;
+        float m[MERGED], l[MERGED], o[MERGED], most = -INFINITY, all_l = 0.0f, all_o = 0.0f;
+        const auto take = [&](int from) {                /* the last one again where there are no more */
+#pragma unroll
+            for (int i = 0; i < MERGED; i++) {
+                const float *p = attention_partial_at(partial, blockIdx.y, min(from + i, last), head, a.n_heads, a.head_dim);
+                m[i] = p[0];
+                l[i] = p[1];
+                o[i] = p[ATTENTION_PARTIAL_HEAD + d];
+            }
+        };
+        for (int s = last - (last - first) % MERGED; s >= first; s -= MERGED) {      /* ends with the first ones, which are summed first */
+            take(s);
+#pragma unroll
+            for (int i = 0; i < MERGED; i++) most = fmaxf(most, m[i]);
         }
-        a.out[((size_t)run.row * a.n_heads + head) * a.head_dim + d] = from_float<T>(o / l);
+        for (int s = first; s <= last; s += MERGED) {
+            if (s > first) take(s);
+#pragma unroll
+            for (int i = 0; i < MERGED; i++) {
+                if (s + i > last) break;
+                const float by = expf(m[i] - most);
+                all_l += l[i] * by;
+                all_o += o[i] * by;
+            }
+        }
+        a.out[((size_t)run.row * a.n_heads + head) * a.head_dim + d] = from_float<T>(all_o / all_l);
     }
 }
 

@@ -104,8 +104,9 @@ template <bool ALIGNED, typename T, int HD> static __device__ __forceinline__ vo
 /* m, l of heads 2 c and 2 c + 1 (the same in all g), O^T of columns (i, j): o[i * 4 + j][0, 1] columns 64 i + 8 g + 2 j, [2, 3] the next one. */
 template <int HD> struct head_sums { float m[2], l[2], o[(HD + 63) / 64 * 4][4]; };
 
-template <typename T, int HD> static __device__ __forceinline__ void attend_16(head_sums<HD> &w, const uint32_t (&q)[HD / 32][4], const uint4 (&k)[HD / 32][2],
-                                                                               const uint4 (&v)[(HD + 63) / 64][4], float by, int lo, int hi)
+/* 16 positions. load_next() may load the next keys into k, which are on their way while the values are waited for. */
+template <typename T, int HD, typename F> static __device__ __forceinline__ void attend_16(head_sums<HD> &w, const uint32_t (&q)[HD / 32][4], const uint4 (&k)[HD / 32][2],
+                                                                                           const uint4 (&v)[(HD + 63) / 64][4], float by, int lo, int hi, F load_next)
 {
     const int g = threadIdx.x % 32 / 4;
     float s[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
@@ -114,6 +115,7 @@ template <typename T, int HD> static __device__ __forceinline__ void attend_16(h
 #pragma unroll
         for (int half = 0; half < 2; half++)
             warp_products<T>::mma(s, word(k[j][0], half * 2), word(k[j][1], half * 2), word(k[j][0], half * 2 + 1), word(k[j][1], half * 2 + 1), q[j][half * 2], q[j][half * 2 + 1]);
+    load_next();
     float rescale[2], p[4];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -174,8 +176,9 @@ template <typename T, int HD> static __global__ void __launch_bounds__(32 * WARP
         load_keys<T, HD>(k, a.k + at + (size_t)(lo - begin) * a.head_dim, a.head_dim, first - lo, hi - lo);
         for (int t = lo; t < hi; t += KEYS) {
             load_values<T, HD>(v, a.v + at + (size_t)(t - begin) * a.head_dim, a.head_dim, first - t, hi - t);
-            attend_16<T, HD>(w, q, k, v, by, first - t, hi - t);
-            if (t + KEYS < hi) load_keys<T, HD>(k, a.k + at + (size_t)(t + KEYS - begin) * a.head_dim, a.head_dim, first - t - KEYS, hi - t - KEYS);
+            attend_16<T, HD>(w, q, k, v, by, first - t, hi - t, [&] {
+                if (t + KEYS < hi) load_keys<T, HD>(k, a.k + at + (size_t)(t + KEYS - begin) * a.head_dim, a.head_dim, first - t - KEYS, hi - t - KEYS);
+            });
         }
     }
 #pragma unroll

@@ -65,14 +65,24 @@ template <typename T> static void cuda_add_rms_norm(ops *o, act *y, float *x, co
 
 /* ---- heads ---- */
 
-/* What a warp makes of one head: its scale, from lanes that take values lane, lane + 32 ... upwards. */
-template <typename T> static __device__ __forceinline__ float head_scale(const T *x, int32_t dim, float eps)
+#define HEAD_EACH (OPS_HEAD_DIM_MAX / 32) /* a lane's values of a head of attention, all on their way at once */
+
+/* v[j] = p[lane + 32 j] up to dim, zeros behind it */
+template <int EACH, typename T> static __device__ __forceinline__ void head_take(float (&v)[EACH], const T *p, int32_t dim)
+{
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        const int32_t i = static_cast<int32_t>(threadIdx.x) % 32 + 32 * j;
+        v[j] = i < dim ? to_float(p[i]) : 0.0f;
+    }
+}
+
+/* What a warp makes of one head: its scale, from lanes that add up their values in order. */
+template <int EACH> static __device__ __forceinline__ float head_scale(const float (&v)[EACH], int32_t dim, float eps)
 {
     float sum = 0.0f;
-    for (int32_t i = threadIdx.x % 32; i < dim; i += 32) {
-        const float v = to_float(x[i]);
-        sum = fmaf(v, v, sum);
-    }
+#pragma unroll
+    for (int j = 0; j < EACH; j++) sum = fmaf(v[j], v[j], sum);
     return rsqrtf(warp_sum(sum) / static_cast<float>(dim) + eps);
 }
 
@@ -86,15 +96,30 @@ static __global__ void __launch_bounds__(32 * HEAD_WARPS) norm_rope_heads(T *x, 
     if (at >= static_cast<int64_t>(n_rows) * n_heads) return;
     const int32_t row = static_cast<int32_t>(at / n_heads), h = static_cast<int32_t>(at % n_heads);
     x += static_cast<size_t>(row) * x_stride + static_cast<size_t>(h) * head_stride;
-    const float scale = w ? head_scale(x, head_dim, eps) : 1.0f;
-    for (int32_t i = lane; i < head_dim; i += 32) heads[warp][i] = w ? to_float(x[i]) * scale * (w[i] + w_add) : to_float(x[i]);
-    __syncwarp();
     const float *c = cosines + static_cast<size_t>(positions[row]) * half, *s = sines + static_cast<size_t>(positions[row]) * half;
-    for (int32_t i = lane; i < head_dim; i += 32) {
-        float v = heads[warp][i];
-        if (i < half) v = v * c[i] - heads[warp][i + half] * s[i];
-        else if (i < n_rot) v = v * c[i - half] + heads[warp][i - half] * s[i - half];
-        x[i] = from_float<T>(v);
+    float v[HEAD_EACH], by[HEAD_EACH], cosine[HEAD_EACH], sine[HEAD_EACH];
+    head_take(v, x, head_dim);
+    if (w) head_take(by, w, head_dim);
+#pragma unroll
+    for (int j = 0; j < HEAD_EACH; j++) {
+        const int32_t i = lane + 32 * j, turn = i < half ? i : i - half;
+        cosine[j] = i < n_rot ? c[turn] : 0.0f;
+        sine[j] = i < n_rot ? s[turn] : 0.0f;
+    }
+    const float scale = w ? head_scale(v, head_dim, eps) : 1.0f;
+#pragma unroll
+    for (int j = 0; j < HEAD_EACH; j++) {
+        if (w) v[j] = v[j] * scale * (by[j] + w_add);
+        heads[warp][lane + 32 * j] = v[j];
+    }
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < HEAD_EACH; j++) {
+        const int32_t i = lane + 32 * j;
+        if (i >= head_dim) break;
+        if (i < half) v[j] = v[j] * cosine[j] - heads[warp][i + half] * sine[j];
+        else if (i < n_rot) v[j] = v[j] * cosine[j] + heads[warp][i - half] * sine[j];
+        x[i] = from_float<T>(v[j]);
     }
 }
 
@@ -107,21 +132,31 @@ template <typename T> static void cuda_head_norm_rope(ops *o, act *x, int32_t x_
            x_stride, head_stride, n_heads, head_dim, w && w->data ? norm_weight(w, head_dim) : nullptr, w_add, eps, rope->cos, rope->sin, rope->n_rot, cuda_of(o)->batch.positions, b->n_rows);
 }
 
-template <typename T>
+/* Heads of at most 32 * EACH values. */
+template <typename T, int EACH>
 static __global__ void __launch_bounds__(32 * HEAD_WARPS) gated_norm_heads(T *x, const T *z, const float *w, float eps, int64_t n_heads, int32_t dim)
 {
     const int64_t at = static_cast<int64_t>(blockIdx.x) * HEAD_WARPS + threadIdx.x / 32;
     if (at >= n_heads) return;
     x += at * dim;
     z += at * dim;
-    const float scale = head_scale(x, dim, eps);
-    for (int32_t i = threadIdx.x % 32; i < dim; i += 32) x[i] = from_float<T>(to_float(x[i]) * scale * w[i] * gate_silu(to_float(z[i])));
+    float v[EACH], gate[EACH], by[EACH];
+    head_take(v, x, dim);
+    head_take(gate, z, dim);
+    head_take(by, w, dim);
+    const float scale = head_scale(v, dim, eps);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) {
+        const int32_t i = static_cast<int32_t>(threadIdx.x) % 32 + 32 * j;
+        if (i < dim) x[i] = from_float<T>(v[j] * scale * by[j] * gate_silu(gate[j]));
+    }
 }
 
 template <typename T> static void cuda_gated_rms_norm(ops *o, act *x, const act *z, const weight *w, float eps, int32_t n_rows, int32_t n_heads, int32_t dim)
 {
     const int64_t n_heads_all = static_cast<int64_t>(n_rows) * n_heads;
-    launch(cuda_of(o), "gated_rms_norm", gated_norm_heads<T>, dim3(static_cast<unsigned>((n_heads_all + HEAD_WARPS - 1) / HEAD_WARPS)), dim3(32 * HEAD_WARPS), 0, reinterpret_cast<T *>(x),
+    FL_ASSERT(dim <= 512);                               /* engine/model_config.c's largest */
+    launch(cuda_of(o), "gated_rms_norm", dim <= 128 ? gated_norm_heads<T, 4> : gated_norm_heads<T, 16>, dim3(static_cast<unsigned>((n_heads_all + HEAD_WARPS - 1) / HEAD_WARPS)), dim3(32 * HEAD_WARPS), 0, reinterpret_cast<T *>(x),
            reinterpret_cast<const T *>(z), norm_weight(w, dim), eps, n_heads_all, dim);
 }
 
