@@ -190,10 +190,12 @@ def odd(settings, folder):
 
 
 def resident_mb(pids):
-    total = 0
+    """Of each kind of process (coordinator, worker, engine by their short names), all together."""
+    total = {}
     for pid in pids:
         try:
-            total += int(open(f"/proc/{pid}/statm").read().split()[1]) * 4096 / 1e6
+            name = pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
+            total[name] = total.get(name, 0) + int(open(f"/proc/{pid}/statm").read().split()[1]) * 4096 / 1e6
         except (OSError, IndexError):
             pass
     return total
@@ -241,11 +243,11 @@ def soak(settings, folder):
                 process.kill()
     check(len(hashes) == 1, f"{len(hashes)} different outputs of one job")
     check(len(engines) == len(devices), f"{len(engines)} engines were started for {len(devices)} workers")
-    memory = {"host": host} | {f"GPU {gpu}": [s[3] for s in watch.samples if s[1] == gpu] for gpu in range(len(devices)) if watch.has_gpu}
+    memory = {name: [sample.get(name, 0) for sample in host] for name in host[-1]} | {f"GPU {gpu}": [s[3] for s in watch.samples if s[1] == gpu] for gpu in range(len(devices)) if watch.has_gpu}
     notes = []
     for what, values in memory.items():
         more, before = grows(values)
-        notes.append(f"{what} {before:.0f} MB, {more:+.1f}")
+        notes.append(f"{what} {before:.0f} MB, {more:+.1f} ({values[0]:.0f} at first, {values[-1]:.0f} at the end)")
         check(more <= max(FLAT_MB, FLAT_SHARE * before), f"the memory of {what} grows: {before:.0f} MB and then {more:+.1f} MB")
     settings.say(f"{n_jobs} jobs in {time.monotonic() - began:.0f} s, one hash; memory between the second and the last third: {', '.join(notes)}")
 
