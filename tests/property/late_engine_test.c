@@ -40,12 +40,11 @@ static void results_are_those_of_an_engine_that_waits(void **state)
     engine_options plain = { .model = DEMO, .n_threads = 1, .context_max = CONTEXT }, o = plain;
     make_rows(first_seed, 1024);
     run_rows(&expected, &plain, false);
-    o.batch_max = 24;                                                        check_setting("late", o, false, false, false);
-    check_setting("late, replayed", o, false, true, false);
+    o.batch_max = 24;                                                        check_setting("late", o, false, true, false);
     o.batch_max = 7; o.prefill_budget = 64;                                  check_setting("late, batch 7, budget 64, a recording fails", o, true, true, true);
-    o = plain; o.kv_tokens = 2 * CONTEXT; o.batch_max = 16; o.prefill_budget = 128;  check_setting("late, pool for two", o, false, true, false);
-    assert_true(got.stats.preemptions > 0);
+    o = plain; o.batch_max = 16; o.prefill_budget = 128;
     o.kv_tokens = CONTEXT;                                                   check_setting("late, pool for one, split, youngest first", o, true, false, false);
+    assert_true(got.stats.preemptions > 0);
 }
 
 static void recurrent_and_mixed_models_are_the_same(void **state)
@@ -174,7 +173,7 @@ static void step_without_room_runs_in_pieces(void **state)
     check_setting("late, more choices than room", options, false, false, false);
 }
 
-/* The 300 logits rows of one prompt's log-probabilities are more than the 223 of this vocabulary that are computed at a time. */
+/* The 230 logits rows of one prompt's log-probabilities are more than the 223 of this vocabulary that are computed at a time. */
 static void logits_beyond_their_memory_are_computed_in_pieces(void **state)
 {
     (void)state;
@@ -184,17 +183,17 @@ static void logits_beyond_their_memory_are_computed_in_pieces(void **state)
     snprintf(model, sizeof model, "random:5:%s", dir);
     FILE *file = fopen(path, "we");
     assert_non_null(file);
-    fputs("{\"model_type\":\"qwen3\",\"hidden_size\":32,\"num_hidden_layers\":1,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":32,"
+    fputs("{\"model_type\":\"qwen3\",\"hidden_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":1,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":16,"
           "\"vocab_size\":300000,\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"eos_token_id\":7}", file);
     assert_int_equal(fclose(file), 0);
     make_rows(first_seed + 17, 512);
     for (int i = 0; i < N_REQUESTS; i++) {
         rows[i].n_samples = 1;
-        rows[i].n_prompt = i == 3 ? 300 : between(1, 9);
-        rows[i].sampling = (sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1, .max_tokens = 2, .n_top = -1, .n_prompt_top = i == 3 ? 2 : -1, .seed = 1, .id_hash = (uint64_t)i };
+        rows[i].n_prompt = i == 3 ? 230 : between(1, 9);
+        rows[i].sampling = (sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1, .max_tokens = 1 + i % 2, .n_top = -1, .n_prompt_top = i == 3 ? 2 : -1, .seed = 1, .id_hash = (uint64_t)i };
         for (int32_t k = 0; k < rows[i].n_prompt; k++) rows[i].prompt[k] = between(0, 299999);
     }
-    engine_options options = { .model = model, .n_threads = 1, .context_max = 320, .batch_max = 6, .prefill_budget = 320 };
+    engine_options options = { .model = model, .n_threads = 1, .context_max = 256, .batch_max = 6, .prefill_budget = 256 };
     far_ops *far = calloc(1, sizeof *far);               /* random weights are fp32 there, too */
     fl_err err;
     assert_non_null(far);
