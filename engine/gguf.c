@@ -7,22 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "engine/gguf_type.h"
+#include "engine/mapped_file.h"
 #include "proto/detok.h"
 
 #define FILES_MAX 4096
 enum { NAME_BYTES_MAX = 1024, DIMS_MAX = 4, NESTED_MAX = 4, ALIGNMENT_DEFAULT = 32, ALIGNMENT_MAX = 1 << 20, LEAST_BYTES = 24 };
 
 typedef struct {
-    char *name;                          /* owned; file name without folder, for sentences */
-    const uint8_t *bytes; size_t n_bytes;
-    bool is_mapped;                      /* bytes are our mapping, else borrowed from the caller */
+    mapped_file m;                       /* owned */
     uint32_t version;
     uint64_t n_tensors, n_fields;        /* as the header says */
-    size_t header_bytes;                 /* all before the data */
     size_t first_tensor;                 /* of this file, until all are sorted */
 } gguf_file;
 
@@ -39,14 +36,14 @@ typedef struct { const gguf_file *file; size_t at; fl_err *err; } cursor;
 
 static fl_status refuse_end(const cursor *c, const char *what, uint64_t n_bytes)
 {
-    return fl_fail(c->err, FL_CORRUPT, "%s: %s needs %llu bytes at offset %zu, but the file has %zu; it is truncated or damaged: copy it again", c->file->name, what,
-                   (unsigned long long)n_bytes, c->at, c->file->n_bytes);
+    return fl_fail(c->err, FL_CORRUPT, "%s: %s needs %llu bytes at offset %zu, but the file has %zu; it is truncated or damaged: copy it again", c->file->m.name, what,
+                   (unsigned long long)n_bytes, c->at, c->file->m.n_bytes);
 }
 
 static fl_status take(cursor *c, const uint8_t **out, uint64_t n_bytes, const char *what)
 {
-    if (n_bytes > c->file->n_bytes - c->at) return refuse_end(c, what, n_bytes);
-    *out = c->file->bytes + c->at;
+    if (n_bytes > c->file->m.n_bytes - c->at) return refuse_end(c, what, n_bytes);
+    *out = c->file->m.bytes + c->at;
     c->at += (size_t)n_bytes;
     return FL_OK;
 }
@@ -92,10 +89,10 @@ static fl_status take_name(cursor *c, const char **text, size_t *n_bytes, const 
     const size_t begin = c->at;
     fl_status st = take_string(c, text, n_bytes, what);
     if (st != FL_OK) return st;
-    if (*n_bytes == 0 || *n_bytes > NAME_BYTES_MAX) return fl_fail(c->err, FL_CORRUPT, "%s: %s at offset %zu has %zu bytes; 1 to %d are allowed", c->file->name, what, begin, *n_bytes, NAME_BYTES_MAX);
+    if (*n_bytes == 0 || *n_bytes > NAME_BYTES_MAX) return fl_fail(c->err, FL_CORRUPT, "%s: %s at offset %zu has %zu bytes; 1 to %d are allowed", c->file->m.name, what, begin, *n_bytes, NAME_BYTES_MAX);
     bool is_text = fl_utf8_valid((const uint8_t *)*text, *n_bytes);
     for (size_t i = 0; i < *n_bytes; i++) is_text &= (unsigned char)(*text)[i] >= 0x20;
-    return is_text ? FL_OK : fl_fail(c->err, FL_CORRUPT, "%s: %s at offset %zu is no text", c->file->name, what, begin);
+    return is_text ? FL_OK : fl_fail(c->err, FL_CORRUPT, "%s: %s at offset %zu is no text", c->file->m.name, what, begin);
 }
 
 /* ---- metadata ---- */
@@ -107,7 +104,7 @@ static fl_status take_kind(cursor *c, gguf_kind *kind, const char *what)
     uint32_t number;
     fl_status st = take_u32(c, &number, what);
     if (st != FL_OK) return st;
-    if (number >= GGUF_KINDS) return fl_fail(c->err, FL_CORRUPT, "%s: %s has the unknown value type %u", c->file->name, what, number);
+    if (number >= GGUF_KINDS) return fl_fail(c->err, FL_CORRUPT, "%s: %s has the unknown value type %u", c->file->m.name, what, number);
     *kind = (gguf_kind)number;
     return FL_OK;
 }
@@ -124,8 +121,8 @@ static fl_status skip_values(cursor *c, gguf_kind kind, uint64_t count, int dept
         if (__builtin_mul_overflow(count, (uint64_t)kind_bytes[kind], &n_bytes)) return refuse_end(c, what, UINT64_MAX);
         return take(c, &p, n_bytes, what);
     }
-    if (count > c->file->n_bytes / 8) return refuse_end(c, what, count > UINT64_MAX / 8 ? UINT64_MAX : 8 * count);   /* each begins with a u64 at least */
-    if (kind == GGUF_ARRAY && depth == NESTED_MAX) return fl_fail(c->err, FL_UNSUPPORTED, "%s: %s holds arrays more than %d deep", c->file->name, what, NESTED_MAX);
+    if (count > c->file->m.n_bytes / 8) return refuse_end(c, what, count > UINT64_MAX / 8 ? UINT64_MAX : 8 * count);   /* each begins with a u64 at least */
+    if (kind == GGUF_ARRAY && depth == NESTED_MAX) return fl_fail(c->err, FL_UNSUPPORTED, "%s: %s holds arrays more than %d deep", c->file->m.name, what, NESTED_MAX);
     for (uint64_t i = 0; st == FL_OK && i < count; i++) {
         gguf_kind inner = GGUF_U8;
         uint64_t n_inner = 0;
@@ -154,7 +151,7 @@ static fl_status take_field(cursor *c, gguf_field *f)
         if (st == FL_OK) f->data = (const uint8_t *)text;
         return st;
     }
-    f->data = c->file->bytes + c->at;
+    f->data = c->file->m.bytes + c->at;
     const size_t begin = c->at;
     st = skip_values(c, f->kind == GGUF_ARRAY ? f->element : f->kind, f->count, 1, what);
     f->n_bytes = c->at - begin;
@@ -192,7 +189,7 @@ static fl_status read_fields(gguf *g, cursor *c)
     if (g->n_fields > 0) qsort(g->fields, g->n_fields, sizeof *g->fields, compare_keys);
     for (size_t i = 1; i < g->n_fields; i++)
         if (compare_keys(&g->fields[i - 1], &g->fields[i]) == 0)
-            return fl_fail(c->err, FL_CORRUPT, "%s: key %.*s is there twice", c->file->name, (int)g->fields[i].key_bytes, g->fields[i].key);
+            return fl_fail(c->err, FL_CORRUPT, "%s: key %.*s is there twice", c->file->m.name, (int)g->fields[i].key_bytes, g->fields[i].key);
     return FL_OK;
 }
 
@@ -246,7 +243,7 @@ static fl_status read_tensor(gguf *g, cursor *c)
     char *name = strndup(text, n);
     if (!name) return fl_fail(c->err, FL_FULL, "gguf: no memory for a tensor's name");
     tensor *t = &g->tensors[g->n_tensors++];
-    *t = (tensor){ .name = name, .file = c->file->name };
+    *t = (tensor){ .name = name, .file = c->file->m.name };
     if ((st = take_dims(c, t, &n_values)) != FL_OK || (st = take_place(c, t, n_values, &offset)) != FL_OK) return st;
     t->data = (const uint8_t *)(uintptr_t)offset;        /* until the header's end is known */
     return FL_OK;
@@ -262,23 +259,23 @@ static int compare_places(const void *a, const void *b)
 /* The file's tensors lie behind its header, aligned, inside the file, each alone. */
 static fl_status place_tensors(gguf *g, const gguf_file *file, uint64_t alignment, fl_err *err)
 {
-    const uint64_t room = file->n_bytes > file->header_bytes ? file->n_bytes - file->header_bytes : 0;
+    const uint64_t room = file->m.n_bytes > file->m.header_bytes ? file->m.n_bytes - file->m.header_bytes : 0;
     for (size_t i = file->first_tensor; i < g->n_tensors; i++) {
         tensor *t = &g->tensors[i];
         const uint64_t offset = (uint64_t)(uintptr_t)t->data;
         if (offset % alignment != 0)
-            return fl_fail(err, FL_CORRUPT, "%s: tensor %s begins at offset %llu of the data, which is no multiple of the alignment %llu", file->name, t->name, (unsigned long long)offset, (unsigned long long)alignment);
+            return fl_fail(err, FL_CORRUPT, "%s: tensor %s begins at offset %llu of the data, which is no multiple of the alignment %llu", file->m.name, t->name, (unsigned long long)offset, (unsigned long long)alignment);
         if (offset > room || t->n_bytes > room - offset)
-            return fl_fail(err, FL_CORRUPT, "%s: tensor %s has %llu bytes at offset %llu of the data, which begins at %zu of the file's %zu bytes; the file is truncated or damaged: copy it again", file->name,
-                           t->name, (unsigned long long)t->n_bytes, (unsigned long long)offset, file->header_bytes, file->n_bytes);
-        t->data = file->bytes + file->header_bytes + offset;
+            return fl_fail(err, FL_CORRUPT, "%s: tensor %s has %llu bytes at offset %llu of the data, which begins at %zu of the file's %zu bytes; the file is truncated or damaged: copy it again", file->m.name,
+                           t->name, (unsigned long long)t->n_bytes, (unsigned long long)offset, file->m.header_bytes, file->m.n_bytes);
+        t->data = file->m.bytes + file->m.header_bytes + offset;
         if (t->is_weight && (uintptr_t)t->data % (t->type == DTYPE_F32 ? 4 : t->type == DTYPE_BF16 || t->type == DTYPE_F16 ? 2 : 1) != 0)
-            return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s begins at an address that is no multiple of its values' size; write the file with general.alignment 32", file->name, t->name);
+            return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s begins at an address that is no multiple of its values' size; write the file with general.alignment 32", file->m.name, t->name);
     }
     if (g->n_tensors > file->first_tensor) qsort(g->tensors + file->first_tensor, g->n_tensors - file->first_tensor, sizeof *g->tensors, compare_places);
     for (size_t i = file->first_tensor + 1; i < g->n_tensors; i++)
         if (g->tensors[i - 1].data + g->tensors[i - 1].n_bytes > g->tensors[i].data)
-            return fl_fail(err, FL_CORRUPT, "%s: the bytes of tensors %s and %s overlap", file->name, g->tensors[i - 1].name, g->tensors[i].name);
+            return fl_fail(err, FL_CORRUPT, "%s: the bytes of tensors %s and %s overlap", file->m.name, g->tensors[i - 1].name, g->tensors[i].name);
     return FL_OK;
 }
 
@@ -289,12 +286,12 @@ static fl_status read_head(gguf_file *file, cursor *c)
     const uint8_t *magic;
     fl_status st = take(c, &magic, 4, "the magic");
     if (st != FL_OK) return st;
-    if (memcmp(magic, "GGUF", 4) != 0) return fl_fail(c->err, FL_CORRUPT, "%s: the file does not begin with GGUF: it is no GGUF file, or was not copied whole", file->name);
+    if (memcmp(magic, "GGUF", 4) != 0) return fl_fail(c->err, FL_CORRUPT, "%s: the file does not begin with GGUF: it is no GGUF file, or was not copied whole", file->m.name);
     if ((st = take_u32(c, &file->version, "the version")) != FL_OK) return st;
     if (file->version != 0 && (file->version & 0xFFFF) == 0)
-        return fl_fail(c->err, FL_UNSUPPORTED, "%s: the file is big-endian, which is not supported; convert the model again on, or for, a little-endian machine", file->name);
+        return fl_fail(c->err, FL_UNSUPPORTED, "%s: the file is big-endian, which is not supported; convert the model again on, or for, a little-endian machine", file->m.name);
     if (file->version != 2 && file->version != 3)
-        return fl_fail(c->err, FL_UNSUPPORTED, "%s: GGUF version %u is not supported, 2 and 3 are; convert the model again", file->name, file->version);
+        return fl_fail(c->err, FL_UNSUPPORTED, "%s: GGUF version %u is not supported, 2 and 3 are; convert the model again", file->m.name, file->version);
     if ((st = take_u64(c, &file->n_tensors, "the number of tensors")) != FL_OK) return st;
     return take_u64(c, &file->n_fields, "the number of keys");
 }
@@ -323,14 +320,14 @@ static fl_status index_file(gguf *g, gguf_file *file, fl_err *err)
     if (st == FL_OK && fields == &part) {
         int64_t number = -1;
         st = gguf_int(&part, "split.no", (int64_t)g->n_files - 1, (int64_t)g->n_files - 1, &number, err);
-        if (st == FL_NOT_FOUND) st = fl_fail(err, FL_CORRUPT, "%s: split.no is missing, so the file is no part of a split model", file->name);
+        if (st == FL_NOT_FOUND) st = fl_fail(err, FL_CORRUPT, "%s: split.no is missing, so the file is no part of a split model", file->m.name);
     }
     free(part.fields);
     for (uint64_t i = 0; st == FL_OK && i < file->n_tensors; i++) st = read_tensor(g, &c);
     if (st != FL_OK) return st;
-    file->header_bytes = c.at + (size_t)((uint64_t)alignment - 1 - (c.at + (uint64_t)alignment - 1) % (uint64_t)alignment);
+    file->m.header_bytes = c.at + (size_t)((uint64_t)alignment - 1 - (c.at + (uint64_t)alignment - 1) % (uint64_t)alignment);
     st = place_tensors(g, file, (uint64_t)alignment, err);
-    if (file->header_bytes > file->n_bytes) file->header_bytes = file->n_bytes;      /* a file without tensors may end unpadded */
+    if (file->m.header_bytes > file->m.n_bytes) file->m.header_bytes = file->m.n_bytes;      /* a file without tensors may end unpadded */
     return st;
 }
 
@@ -397,31 +394,11 @@ char *gguf_model_name(const char *path)
     return strndup(name, split_suffix(name, n, &number, &count));
 }
 
-static fl_status map_file(gguf_file *file, const char *path, fl_err *err)
-{
-    fl_status status = FL_OK;
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) { status = fl_fail(err, FL_NOT_FOUND, "there is no %s", path); goto done; }
-    if (fd < 0) { status = fl_fail_errno(err, errno, "cannot open %s", path); goto done; }
-    if (fstat(fd, &info) != 0) { status = fl_fail_errno(err, errno, "cannot read the size of %s", path); goto done; }
-    if (!S_ISREG(info.st_mode)) { status = fl_fail(err, FL_INVALID, "%s is not a file", path); goto done; }
-    if (info.st_size < LEAST_BYTES) { status = fl_fail(err, FL_CORRUPT, "%s: %lld bytes are no GGUF file; copy it again", file->name, (long long)info.st_size); goto done; }
-    void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (bytes == MAP_FAILED) { status = fl_fail_errno(err, errno, "cannot map %s", path); goto done; }
-    file->bytes = bytes;
-    file->n_bytes = (size_t)info.st_size;
-    file->is_mapped = true;
-done:
-    if (fd >= 0) close(fd);
-    return status;
-}
-
 static fl_status add_file(gguf *g, const char *path, fl_err *err)
 {
     gguf_file *file = &g->files[g->n_files++];
-    if (!(file->name = strdup(last_part(path)))) return fl_fail(err, FL_FULL, "gguf: no memory for a file's name");
-    fl_status st = map_file(file, path, err);
+    if (!(file->m.name = strdup(last_part(path)))) return fl_fail(err, FL_FULL, "gguf: no memory for a file's name");
+    fl_status st = mapped_file_open(&file->m, path, "GGUF", LEAST_BYTES, err);
     return st == FL_OK ? index_file(g, file, err) : st;
 }
 
@@ -479,8 +456,8 @@ fl_status gguf_open_bytes(gguf **out, const char *name, const uint8_t *bytes, si
     if (g) g->files = calloc(1, sizeof *g->files);
     if (!g || !g->files) { st = fl_fail(err, FL_FULL, "gguf: no memory"); goto done; }
     g->n_files = 1;
-    g->files[0] = (gguf_file){ .name = strdup(name), .bytes = bytes, .n_bytes = n_bytes };
-    if (!g->files[0].name) { st = fl_fail(err, FL_FULL, "gguf: no memory for a file's name"); goto done; }
+    g->files[0] = (gguf_file){ .m = { .name = strdup(name), .bytes = bytes, .n_bytes = n_bytes } };
+    if (!g->files[0].m.name) { st = fl_fail(err, FL_FULL, "gguf: no memory for a file's name"); goto done; }
     if ((st = index_file(g, g->files, err)) != FL_OK) goto done;
     st = gguf_int(g, "split.count", 0, 1, &count, err);
     if (st != FL_OK && st != FL_NOT_FOUND) goto done;
@@ -495,10 +472,7 @@ done:
 void gguf_close(gguf *g)
 {
     if (!g) return;
-    for (size_t i = 0; i < g->n_files; i++) {
-        if (g->files[i].is_mapped) munmap((void *)g->files[i].bytes, g->files[i].n_bytes);
-        free(g->files[i].name);
-    }
+    for (size_t i = 0; i < g->n_files; i++) mapped_file_close(&g->files[i].m);
     for (size_t i = 0; i < g->n_tensors; i++) free((char *)g->tensors[i].name);
     free(g->files);
     free(g->tensors);
@@ -507,7 +481,7 @@ void gguf_close(gguf *g)
 }
 
 uint32_t gguf_version(const gguf *g) { return g->files[0].version; }
-const char *gguf_name(const gguf *g) { return g->files[0].name; }
+const char *gguf_name(const gguf *g) { return g->files[0].m.name; }
 size_t gguf_tensor_count(const gguf *g) { return g->n_tensors; }
 const tensor *gguf_tensor_at(const gguf *g, size_t index) { return &g->tensors[index]; }
 
@@ -521,8 +495,8 @@ size_t gguf_file_count(const gguf *g) { return g->n_files; }
 
 const uint8_t *gguf_header(const gguf *g, size_t file, size_t *n_bytes)
 {
-    *n_bytes = g->files[file].header_bytes;
-    return g->files[file].bytes;
+    *n_bytes = g->files[file].m.header_bytes;
+    return g->files[file].m.bytes;
 }
 
 size_t gguf_field_count(const gguf *g) { return g->n_fields; }

@@ -1,13 +1,11 @@
 #include "engine/safetensors.h"
+#include "engine/mapped_file.h"
 #include "proto/json_load.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,15 +13,8 @@
 #define INDEX_BYTES_MAX (100u << 20)
 #define SHARDS_MAX 4096
 
-typedef struct {
-    char *name;                          /* owned; file name inside the directory, for sentences */
-    const uint8_t *bytes; size_t n_bytes;
-    bool is_mapped;                      /* bytes are our mapping, else borrowed from the caller */
-    size_t header_bytes;                 /* length word and JSON */
-} weight_file;
-
 struct safetensors {
-    weight_file *files; size_t n_files;  /* owned */
+    mapped_file *files; size_t n_files;  /* owned */
     tensor *tensors; size_t n_tensors, capacity;         /* owned, names too; sorted by name when open */
 };
 
@@ -69,7 +60,7 @@ static bool read_offset(uint64_t *offset, const json_t *offsets, size_t index)
 }
 
 /* Fill `t` (its name is set) from the header entry; data_bytes is what follows the header. */
-static fl_status read_tensor(tensor *t, const json_t *entry, const weight_file *file, fl_err *err)
+static fl_status read_tensor(tensor *t, const json_t *entry, const mapped_file *file, fl_err *err)
 {
     const uint64_t data_bytes = file->n_bytes - file->header_bytes;
     const char *dtype_name = json_string_value(json_object_get(entry, "dtype"));
@@ -115,7 +106,7 @@ static int compare_places(const void *a, const void *b)
 }
 
 /* Tensors [first, n_tensors) are those of `file`: each byte of the data belongs to exactly one of them. */
-static fl_status check_places(safetensors *st, size_t first, const weight_file *file, fl_err *err)
+static fl_status check_places(safetensors *st, size_t first, const mapped_file *file, fl_err *err)
 {
     const uint8_t *data = file->bytes + file->header_bytes, *reached = data;
     size_t n = st->n_tensors - first;
@@ -149,7 +140,7 @@ static tensor *append_tensor(safetensors *st, const char *name, fl_err *err)
     return t;
 }
 
-static fl_status index_file(safetensors *st, weight_file *file, fl_err *err)
+static fl_status index_file(safetensors *st, mapped_file *file, fl_err *err)
 {
     if (file->n_bytes < 8) return fl_fail(err, FL_CORRUPT, "%s: %zu bytes are no safetensors file; copy it again", file->name, file->n_bytes);
     uint64_t json_bytes = 0;
@@ -193,28 +184,13 @@ static fl_status finish_index(safetensors *st, fl_err *err)
 
 /* ---- files ---- */
 
-static fl_status map_file(weight_file *file, const char *model_dir, fl_err *err)
+static fl_status map_file(mapped_file *file, const char *model_dir, fl_err *err)
 {
-    fl_status status = FL_OK;
     char path[4096];
-    struct stat info;
-    int fd = -1;
     if (snprintf(path, sizeof path, "%s/%s", model_dir, file->name) >= (int)sizeof path)
         return fl_fail(err, FL_INVALID, "weights: the path of %s is too long", file->name);
-    fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno == ENOENT) { status = fl_fail(err, FL_NOT_FOUND, "weights: %s is missing in %s", file->name, model_dir); goto done; }
-    if (fd < 0) { status = fl_fail_errno(err, errno, "weights: cannot open %s", path); goto done; }
-    if (fstat(fd, &info) != 0) { status = fl_fail_errno(err, errno, "weights: cannot read the size of %s", path); goto done; }
-    if (!S_ISREG(info.st_mode)) { status = fl_fail(err, FL_INVALID, "weights: %s is not a file", path); goto done; }
-    if (info.st_size < 8) { status = fl_fail(err, FL_CORRUPT, "%s: %lld bytes are no safetensors file; copy it again", file->name, (long long)info.st_size); goto done; }
-    void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (bytes == MAP_FAILED) { status = fl_fail_errno(err, errno, "weights: cannot map %s", path); goto done; }
-    file->bytes = bytes;
-    file->n_bytes = (size_t)info.st_size;
-    file->is_mapped = true;
-done:
-    if (fd >= 0) close(fd);
-    return status;
+    fl_status st = mapped_file_open(file, path, "safetensors", 8, err);
+    return st == FL_NOT_FOUND ? fl_fail(err, FL_NOT_FOUND, "weights: %s is missing in %s", file->name, model_dir) : st;
 }
 
 static int compare_strings(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -333,10 +309,7 @@ done:
 void safetensors_close(safetensors *st)
 {
     if (!st) return;
-    for (size_t i = 0; i < st->n_files; i++) {
-        if (st->files[i].is_mapped) munmap((void *)st->files[i].bytes, st->files[i].n_bytes);
-        free(st->files[i].name);
-    }
+    for (size_t i = 0; i < st->n_files; i++) mapped_file_close(&st->files[i]);
     for (size_t i = 0; i < st->n_tensors; i++) free((char *)st->tensors[i].name);
     free(st->files);
     free(st->tensors);
