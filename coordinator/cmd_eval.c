@@ -195,9 +195,12 @@ static fl_status make_places(const evaluation *e, fl_err *err)
     static const char *const of_one[] = { "samples.jsonl", "results.jsonl", "results.evalplus.json", "summary.txt", "summary.json", "out.jsonl", "out.jsonl.errors.jsonl", NULL };
     static const char *const of_all[] = { "comparison.txt", "comparison.json", "comparison.svg", NULL };
     fl_status st = FL_OK;
-    for (size_t i = 0; st == FL_OK && i < e->n_configs; i++)
-        if (!is_ours(e->configs[i].dir)) st = check_none_of(e->configs[i].dir, of_one, err);
-    if (st == FL_OK && e->n_configs > 1 && !is_ours(e->configs[0].dir)) st = check_none_of(e->dir, of_all, err);
+    bool is_any_ours = false;                            /* points may have been added to the sweep */
+    for (size_t i = 0; st == FL_OK && i < e->n_configs; i++) {
+        if (is_ours(e->configs[i].dir)) is_any_ours = true;
+        else st = check_none_of(e->configs[i].dir, of_one, err);
+    }
+    if (st == FL_OK && e->n_configs > 1 && !is_any_ours) st = check_none_of(e->dir, of_all, err);
     if (st == FL_OK) st = make_dir(e->dir, err);
     for (size_t i = 0; st == FL_OK && i < e->n_configs; i++) st = make_dir(e->configs[i].dir, err);
     return st;
@@ -396,6 +399,7 @@ static int run_rounds(const evaluation *e, const config *c, eval_samples *sample
         if ((st = write_job(e, &r, &err)) != FL_OK) break;
         int status = e->o->to ? run_on_fleet(e, &r) : run_here(e, &r);
         if (status > ended) ended = status;
+        if (status >= ENDED_USAGE && !is_ours(c->dir)) unlink(r.job);            /* nothing began: the next try may ask for something else */
         if (ended < ENDED_USAGE) st = eval_samples_read_out(samples, r.out, r.suffix, wanted, hi - lo, e->o->chat, &err);
         lo = hi;
         any = false;

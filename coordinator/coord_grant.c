@@ -1,7 +1,7 @@
 /* Who gets what, and how much of it.
  * A worker is filled up to a window, in tokens: what it asked for (credit_tokens), but at first only WINDOW_ROWS_FIRST rows, doubled with
- * each lease it finishes, so that workers which come a little later find work too. It is refilled when it is half empty. A worker whose steps are worth it (batch) gets a batch of rows
- * at first, and then two of them, long as they may be, as far as its KV pool holds them: half empty its batch is full. A shard is never more than the
+ * each lease it finishes, so that workers which come a little later find work too. It is refilled when it is half empty. For a worker whose steps hold a batch of sequences samples
+ * count instead of rows: it gets a batch of them at first, and then two, long as they may be, as far as twice its KV pool: half empty its batch is full. A shard is never more than the
  * 1/(2 x workers) part of what waits, so shards shrink towards the end and all workers end together. When nothing waits any more, a worker without rows gets
  * copies: half of what the worker with most of them holds alone, from its end; of a young lease only what its worker has not begun. Each sample counts when the first of its two leases brings it, and leaves the other one.
  * A worker that grades is filled up to the samples it asked for, from the grade rows that wait.
@@ -86,7 +86,7 @@ static uint64_t row_cost(const job *j, row_index row)
 }
 
 /* Add rows of one queue until the shard costs `budget` or would pass `room`, or its lines would pass what the worker may hold. The first row always goes in; its samples are parted only when all of
- * them are more than the worker ever wants to hold. */
+ * them are more than the worker asked for. */
 static void shard_fill(shard *s, const coord *c, const job *j, const worker *w, row_queue queue, uint64_t budget, uint64_t room)
 {
     row_index row;
@@ -198,7 +198,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Tokens of work that it may hold of rows that cost `mean`. */
+/* Tokens of work that it may hold of rows, or for a worker with a batch of samples, that cost `mean`. */
 static uint64_t credit_of(const worker *w, uint64_t mean)
 {
     const uint64_t batches = w->batch ? least(2 * w->batch * (mean + 1), w->kv_tokens < UINT64_MAX / 2 ? 2 * w->kv_tokens : UINT64_MAX) : 0;
@@ -210,7 +210,7 @@ static bool grant_rows(coord *c, worker *w, job *j)
 {
     row_index row;
     if (row_table_queue_count(j->rows, ROW_QUEUE_FRESH) == 0 && !next_room_row(j, w, true, &row)) return false;
-    uint64_t waiting = row_table_cost_waiting(j->rows), mean = waiting / row_table_n_waiting(j->rows);
+    uint64_t waiting = row_table_cost_waiting(j->rows), mean = waiting / (w->batch ? row_table_samples_waiting(j->rows) : row_table_n_waiting(j->rows));
     uint64_t window = least(credit_of(w, mean), w->window_rows * (mean + 1));
     if (w->held_tokens > window / 2) return false;
     uint64_t room = window - w->held_tokens, budget = least(room, waiting / (2 * count_workers(c, j, false)));

@@ -16,7 +16,7 @@
  * that some worker cannot render. */
 #define ROW_MARK_CONTEXT 0x7Fu
 #define ROW_MARK_CHAT 0x80u
-#define WINDOW_ROWS_FIRST 8              /* rows a fresh worker holds at first, or its batch; doubled with each lease it finishes */
+#define WINDOW_ROWS_FIRST 8              /* rows a fresh worker holds at first, or its batch of samples; doubled with each lease it finishes */
 #define WINDOW_ROWS_MAX 4096
 #define LEASE_SAMPLES_MAX 65536
 #define GRANT_ITEMS_MAX 4096             /* proto/wire.h, WIRE_GRANT_FIELDS */

@@ -48,14 +48,16 @@ static void count_verdicts(eval_outcome *o, const eval_samples *s)
 {
     for (size_t i = 0; i < s->set->n_tasks; i++) {
         o->has_base |= eval_kind_is_plus(s->set->tasks[i].kind);
-        if (s->of[i].n && s->of[i].v[0].verdict.canonical_failed) note_unsound(o, s->set->tasks[i].id);
+        bool is_unsound = false;
         for (uint32_t k = 0; k < s->of[i].n; k++) {
             const eval_sample *sample = &s->of[i].v[k];
+            is_unsound |= sample->verdict.canonical_failed;
             o->n_samples++;
             o->n_missing += sample->completion == NULL;
             o->n_in_process += sample->verdict.in_process;
             o->verdicts[sample->verdict.verdict]++;
         }
+        if (is_unsound) note_unsound(o, s->set->tasks[i].id);
     }
 }
 

@@ -25,7 +25,7 @@ struct row_table {
     uint64_t *done, *held, *twice;       /* owned bitmaps [n_sample_words] of the samples; twice: two leases hold it */
     uint64_t n_sample_words;
     bit_set queue[ROW_QUEUE_COUNT];      /* rows with a waiting sample */
-    uint64_t n_completed, n_failed, cost_waiting, grades_waiting;
+    uint64_t n_completed, n_failed, cost_waiting, samples_waiting, grades_waiting;      /* the waiting ones but for the last: of rows that are no grade rows */
 };
 
 static bool get(const uint64_t *bits, uint64_t i) { return bits[i / 64] >> (i % 64) & 1; }
@@ -133,6 +133,7 @@ fl_status row_table_add(row_table *t, uint32_t n_samples, uint64_t sample_cost, 
     t->rows[t->n_rows] = (row){ .slot = (uint32_t)t->n_slots, .cost = (uint32_t)sample_cost, .n_samples = (uint16_t)n_samples, .n_waiting = (uint16_t)n_samples };
     bit_set_add(&t->queue[ROW_QUEUE_FRESH], t->n_rows);
     t->cost_waiting += sample_cost * n_samples;
+    t->samples_waiting += n_samples;
     t->n_rows++;
     t->n_base++;
     t->n_slots += n_samples;
@@ -160,6 +161,7 @@ static void count_waiting(row_table *t, row_index r, int change)
     row *x = at(t, r);
     x->n_waiting = (uint16_t)(x->n_waiting + change);
     *(row_table_is_grade(t, r) ? &t->grades_waiting : &t->cost_waiting) += (uint64_t)((int64_t)x->cost * change);
+    if (!row_table_is_grade(t, r)) t->samples_waiting += (uint64_t)(int64_t)change;
     if (x->n_waiting == 0) bit_set_remove(&t->queue[x->queue], r.v);
     else bit_set_add(&t->queue[x->queue], r.v);
 }
@@ -238,6 +240,7 @@ uint64_t row_table_n_completed(const row_table *t) { return t->n_completed; }
 uint64_t row_table_n_failed(const row_table *t) { return t->n_failed; }
 uint64_t row_table_n_open(const row_table *t) { return t->n_base - t->n_completed - t->n_failed; }
 uint64_t row_table_cost_waiting(const row_table *t) { return t->cost_waiting; }
+uint64_t row_table_samples_waiting(const row_table *t) { return t->samples_waiting; }
 uint64_t row_table_grades_waiting(const row_table *t) { return t->grades_waiting; }
 
 uint64_t row_table_n_waiting(const row_table *t)

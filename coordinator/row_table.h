@@ -56,6 +56,7 @@ uint64_t row_table_n_failed(const row_table *t);
 uint64_t row_table_n_open(const row_table *t);                                   /* rows not finished */
 uint64_t row_table_n_waiting(const row_table *t);                                /* rows with a sample that nobody holds */
 uint64_t row_table_cost_waiting(const row_table *t);                             /* tokens of all their waiting samples */
+uint64_t row_table_samples_waiting(const row_table *t);                          /* how many those are */
 uint64_t row_table_grades_waiting(const row_table *t);                           /* samples of grade rows that wait */
 
 /* For the core: leases hold samples, two of them at most the same one. */

@@ -1,7 +1,6 @@
 #include "engine/gguf.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* request.h - one live request of the engine: its prompt, its samples and what they have produced so far.
- * Life     request_make → prefill by `trunk` → request_fork gives each live sample its own sequence → samples end one by one → request_free.
+ * Life     request_make → prefill by `trunk` → step.c lets one sample go on in the trunk and forks the others → samples end one by one → request_free.
  * Threads  belongs to the engine thread. */
 #ifndef ENGINE_REQUEST_H
 #define ENGINE_REQUEST_H
@@ -31,7 +31,7 @@ struct request {
     stop_match *stop;                /* owned, NULL without stop strings */
     int32_t *end_ids, n_end_ids, n_eos;          /* owned; the first n_eos end as EOS (none when ignore_eos), the rest as stop ids */
     sample *samples; uint32_t n_samples, n_live; /* owned */
-    sequence *trunk;                 /* owned; computes the prompt; NULL after the fork */
+    sequence *trunk;                 /* owned; computes the prompt; NULL once a sample goes on in it */
     float *prompt_logprobs; int32_t *prompt_top_ids; float *prompt_top_logprobs;     /* owned, as fl_result's; NULL unless asked for, or given away */
     bool is_failed;                  /* a row of logits was not a number */
     int32_t n_in_flight;             /* choices under way that name it; it is freed with the last of them */

@@ -39,7 +39,7 @@ typedef struct sequence {
 /* One sequence's rows of the next step: positions first .. first + n_rows - 1. */
 typedef struct { sequence *seq; int32_t first, n_rows; bool is_prefill; } plan_entry;
 
-/* o, kv and states are borrowed for life; states has n_resident_max slots. prefill_budget >= 64. */
+/* o, kv and states are borrowed for life; states has n_resident_max free slots at least. prefill_budget >= 64. */
 fl_status scheduler_open(scheduler **out, ops *o, kv_cache *kv, state_pool *states, int32_t n_resident_max, int32_t prefill_budget, fl_err *err);
 void      scheduler_close(scheduler *s);                 /* accepts NULL; every sequence must be outside */
 

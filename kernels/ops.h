@@ -25,7 +25,7 @@
 #define OPS_CONV_WIDTH_MAX 8             /* conv_silu */
 #define OPS_EXPERTS_MAX 4096             /* moe_route */
 
-#define OPS_NOTE_BYTES 240               /* prepare */
+#define OPS_NOTE_BYTES 240               /* prepare, record_end */
 
 /* How stored weights are encoded. The first three hold a value an element; of the others (kernels/quant.h) a row is blocks of 32 to 256 values. */
 typedef enum {
@@ -128,7 +128,7 @@ struct ops {
     /* The model's products without bias, to find the fastest kernels for them; results have the same bits without this call, and take longer. Once,
      * after the weights lie on the device and while it has memory for the results of one product, twice. note [OPS_NOTE_BYTES]: a line for the log, or empty. */
     fl_status (*prepare)(ops *o, const ops_product *products, int32_t n, char *note, fl_err *err);
-    /* Take all that calls on batches within `limits` will need, now: none takes memory later. Once, after the weights lie on the device. */
+    /* Take all that calls on batches within `limits` will need, now: none takes memory later, but recordings (replay), which are bounded. Once, after the weights lie on the device. */
     fl_status (*reserve)(ops *o, const ops_limits *limits, fl_err *err);
     /* Waits for all calls so far. FL_GPU, naming the kernel, when one failed: then the device cannot be used by this process any more. */
     fl_status (*finish)(ops *o, fl_err *err);
@@ -223,7 +223,7 @@ struct ops {
     /* The rows that the calls up to the next sample_begin() choose for: rows and barred are the host's, free to change when this returns. Returns what sample()'s launches depend on
      * beside its arguments (replay's key). */
     uint32_t (*sample_begin)(ops *o, const ops_sampling *rows, int32_t n_rows, const int32_t *barred, int32_t n_barred);
-    /* ids [n_rows] = the ids that engine/sampler.h's chain chooses from logits [.., n_vocab] (bit for bit), -1 where a logit is NaN or none is above -inf. n_rows is
+    /* ids [n_rows] = the ids that engine/sampler.h's chain chooses from logits [.., n_vocab] (bit for bit), -1 where a logit is NaN or none is above -inf (of a given id: only for NaN). n_rows is
      * sample_begin()'s; counts [slots, n_vocab] (count_ids); NULL without penalties. */
     void (*sample)(ops *o, int32_t *ids, const float *logits, int32_t n_rows, uint32_t *counts, int32_t n_vocab);
     /* For the rows of sample(): logprobs [n_rows] of ids, and the n_top best [n_rows, n_top], as logprobs_of() of engine/sampler.h; no logprob for an id of -1.

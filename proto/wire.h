@@ -41,15 +41,15 @@ typedef struct { const uint64_t *v; uint32_t n; } wire_list;
     X(STR,  7, numerics, 256)           /* numerics id */ \
     X(U64,  8, n_vocab, 1 << 22) \
     X(U64,  9, context, UINT32_MAX)     /* largest prompt + completion it can hold */ \
-    X(U64, 10, credit_tokens, UINT64_MAX)   /* work it wants to hold, in tokens */ \
+    X(U64, 10, credit_tokens, UINT64_MAX)   /* work it wants to hold, in tokens; with batch it may get more */ \
     X(U64, 11, credit_bytes, UINT64_MAX)    /* unanswered result bytes it may hold */ \
     X(LIST,12, leases, 65536)           /* lease ids still held */ \
     X(STR, 13, place, 256)              /* host, pid, device: for people and the log only */ \
     X(U64, 14, has_tokenizer, 1) \
     X(U64, 15, grades, 1)               /* 1: it grades samples and has no model (fields 5 to 9 and 14 are empty); credit_tokens counts samples then */ \
     X(U64, 16, gpu, 1 << 16)            /* 1 + the number of the GPU that it computes on; 0: the CPU. For people only */ \
-    X(U64, 17, batch, 1 << 16)          /* sequences in a step that costs little more than one of a single sequence would: so many rows it should hold at once, from the start. 0: no such wish */ \
-    X(U64, 18, kv_tokens, UINT64_MAX)   /* of the sequences that can be in its steps */
+    X(U64, 17, batch, 1 << 16)          /* sequences in a step that costs little more than one of a single sequence would: so many samples it should hold at once, from the start, and later twice as many. 0: no such wish */ \
+    X(U64, 18, kv_tokens, UINT64_MAX)   /* that its KV pool holds; what batch asks for is at most twice that */
 #define WIRE_WELCOME_FIELDS(X)          /* coordinator -> worker */ \
     X(U64,  3, accepted, 1)             /* 0: stay idle, `why` says the reason */ \
     X(STR,  4, why, 480) \

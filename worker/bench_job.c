@@ -19,7 +19,8 @@ typedef struct {
     XXH64_hash_t *hashes;                /* owned [n_rows]: of each row's tokens */
     double *steps; int32_t n_steps, capacity;            /* owned: seconds of each engine_step */
     double seconds;
-    double decode_step_s, decode_wait_s; /* engine_stats' step_s and wait_s of steps without a prompt's tokens */
+    double decode_step_s, decode_wait_s; /* engine_stats' step_s and wait_s of calls that neither launched nor waited for a prompt's tokens */
+    bool had_prompt;                     /* the last call launched some, which the next one waits for */
 } job_outcome;
 
 static fl_status add_row(engine *e, const bench_rows *rows, int32_t index, const int32_t *prompt, int32_t n_output, float temperature, fl_err *err)
@@ -42,10 +43,12 @@ static fl_status take_event(job_outcome *out, engine_event *event, int32_t n_out
 
 static fl_status note_step(job_outcome *out, double seconds, const engine_stats *before, const engine_stats *after, fl_err *err)
 {
-    if (after->prefill_tokens == before->prefill_tokens) {
+    const bool has_prompt = after->prefill_tokens != before->prefill_tokens;
+    if (!has_prompt && !out->had_prompt) {
         out->decode_step_s += after->step_s - before->step_s;
         out->decode_wait_s += after->wait_s - before->wait_s;
     }
+    out->had_prompt = has_prompt;
     if (out->n_steps == out->capacity) {
         const int32_t capacity = out->capacity ? 2 * out->capacity : 4096;
         double *grown = realloc(out->steps, (size_t)capacity * sizeof *grown);

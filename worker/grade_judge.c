@@ -22,14 +22,14 @@ static void set_result(grade_result *r, grade_verdict verdict, const char *detai
     snprintf(r->detail, sizeof r->detail, "%s", detail);
 }
 
-#define OWN_LIMIT_MS 500                     /* a limit of CPU time that a completion sets itself (setrlimit) ends it after a whole second of it at least */
+#define OWN_LIMIT_MS 500                     /* a limit of CPU time that a completion sets itself (setrlimit) ends it after a whole second of it at least. A canonical solution sets none: what ends it is measured again */
 
 /* How a completion ended that closed its channel before the check was over. SIGKILL comes from outside, since nothing inside may kill pid 1, or from the kernel at a limit of CPU time. */
 static void set_gone(const grader *g, grade_result *r, const candidate *c)
 {
     char text[120];
     int code = WIFEXITED(c->status) ? WEXITSTATUS(c->status) : 128 + SIGKILL;
-    if (!c->we_killed && code == 128 + SIGKILL && (c->end_ms - c->run_ms >= grader_cpu_limit_ms(g, c->job) || r->cpu_ms >= OWN_LIMIT_MS)) { set_result(r, GRADE_TIMEOUT, "its CPU time ran out"); return; }
+    if (!c->we_killed && code == 128 + SIGKILL && (c->end_ms - c->run_ms >= grader_cpu_limit_ms(g, c->job) || (c->job->kind == JOB_SAMPLE && r->cpu_ms >= OWN_LIMIT_MS))) { set_result(r, GRADE_TIMEOUT, "its CPU time ran out"); return; }
     if (!c->we_killed && code == 128 + SIGKILL) { set_result(r, GRADE_SANDBOX_FAULT, "it was killed from outside, or the machine's memory ran out"); return; }
     if (c->we_killed) snprintf(text, sizeof text, "the completion closed its channel");
     else if (code > 128 && code < 128 + NSIG) snprintf(text, sizeof text, "the completion's process was ended by SIG%s", sigabbrev_np(code - 128) ? sigabbrev_np(code - 128) : "?");

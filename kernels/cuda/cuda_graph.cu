@@ -2,7 +2,7 @@
  * Modes    a key's first calls are just made: what the driver loads when a kernel is first used must not be loaded while a stream is captured. Its second are captured, made a graph
  *          and launched, the later ones replayed.
  * Memory   GRAPHS_MAX graphs at most, some hundred kilobytes of the device's each; the one that was not used for longest goes. By then it is no longer running: a graph a step.
- * Failure  where a capture or a graph fails, graphs are off from then on and the calls are made again, one by one.
+ * Failure  where a capture, a graph or its first launch fails, graphs are off from then on and the calls are made again, one by one.
  * Threads  as ops.h: one engine thread. Captures are the thread's own: what other threads of the process do with the GPU does not disturb them. */
 #include "kernels/cuda/cuda_ops.h"
 
@@ -80,16 +80,13 @@ static bool cuda_record_end(ops *table, char *note)
     g->current = NULL;
     cudaError_t e = cudaStreamEndCapture(o->stream, &graph);
     if (e == cudaSuccess) e = o->error;
-    if (e == cudaSuccess) e = cudaGraphInstantiate(&r->graph, graph, 0);
+    if (e == cudaSuccess && (e = cudaGraphInstantiate(&r->graph, graph, 0)) != cudaSuccess) r->graph = NULL;
     if (graph) cudaGraphDestroy(graph);
-    if (e == cudaSuccess) {
-        cuda_keep(o, cudaGraphLaunch(r->graph, o->stream), "a recorded step");
-        return true;
-    }
+    if (e == cudaSuccess) e = cudaGraphLaunch(r->graph, o->stream);      /* the first time it also goes to the GPU, which may have no memory for it */
+    if (e == cudaSuccess) return true;
     snprintf(note, OPS_NOTE_BYTES, "cuda: a step could not be recorded as a graph (%s%s%s); steps are launched kernel by kernel from now on", cudaGetErrorString(e), o->failed ? " at " : "",
              o->failed ? o->failed : "");
     cudaGetLastError();
-    r->graph = NULL;
     o->error = cudaSuccess;                              /* nothing of it has run; what is really wrong shows when the calls are made again */
     o->failed = NULL;
     g->is_off = true;

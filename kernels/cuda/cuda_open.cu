@@ -271,6 +271,7 @@ static void cuda_begin(ops *table, const ops_batch *b)
     size_t at[9] = { 0 };
     packer p = { NULL, 0 };
     list_work(&d, b, NULL, NULL, NULL);
+    o->batch = d;                                        /* also after an error, when nothing is launched: ops hold their arguments against it */
     if (o->error != cudaSuccess) return;
     for (int pass = 0; pass < 2; pass++) {
         at[0] = pack(&p, b->ids, b->ids ? rows * word : 0);

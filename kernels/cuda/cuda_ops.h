@@ -1,6 +1,6 @@
 /* cuda_ops.h - what the CUDA kernels share: the object behind `ops`, the step's batch on the device, launching, and the types of activations.
  * Files    one family of kernels a file; each defines its install function, which fills its entries of the table for one activation type.
- * Order    every kernel and copy goes to one stream, so calls happen in the order they were made. Nothing is allocated between two calls of begin().
+ * Order    every kernel and copy goes to one stream, so calls happen in the order they were made. Nothing is allocated between two calls of begin() but graphs, a bounded number.
  * Graphs   a step of decode rows is recorded (cuda_graph.cu): between replay() and record_end() an op only launches, with arguments that are equal whenever the key is. So no
  *          waiting, no copy from the host's memory, no event, and no choice of the host's by anything but sizes, pointers and what is in the key.
  * Errors   launch() remembers the first error and the kernel's name and launches nothing after it; finish() tells (FL_GPU).

@@ -623,7 +623,7 @@ static __device__ __noinline__ entry entry_behind(row_state *s, const row_logits
     return next;
 }
 
-/* Raw log-probabilities of the chosen ids and of the n_top best, n_top at most TOP_MAX. */
+/* Raw log-probabilities of the chosen ids and of the n_top best, n_top at most THREADS. */
 static __global__ void __launch_bounds__(THREADS) best_logprobs(float *logprobs, int32_t *top_ids, float *top_logprobs, const int32_t *ids, const ops_sampling *rows, const float *logits,
                                                                 const float *lses, int32_t n_top, int32_t n_vocab)
 {

@@ -127,7 +127,10 @@ def killed(settings, folder):
     process = subprocess.Popen(run_args(settings, job, folder / "killed.jsonl", "--workers", 2), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **visible(settings, n_gpus)})
     n_killed, began = 0, time.monotonic()
     while process.poll() is None:
-        check(time.monotonic() - began < 10 * plain + 120, "the job hangs after its engine was killed")
+        if time.monotonic() - began > 10 * plain + 120:
+            process.kill()                           # its workers end with it
+            process.communicate()
+            raise Failure("the job hangs after its engine was killed")
         time.sleep(0.05)
         engines = [pid for pid in fleet.children(process.pid) if pathlib.Path(f"/proc/{pid}/comm").exists() and pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "tokenfleet-eng"]
         if engines and n_killed < 2 and time.monotonic() - began > (0.55, 0.9)[n_killed] * plain:

@@ -90,6 +90,7 @@ def one_out_for_two(folder):
         job.write_bytes(b"".join(b'{"prompt": [1, 2, %d], "max_tokens": %d, "ignore_eos": true}\n' % (i, n) for i in range(4)))
     late = subprocess.Popen([str(a) for a in fleet.run_args(jobs[1], out, "--spool", folder / "b.spool")], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while not (folder / "b.spool" / "run.json").exists():
+        check(late.poll() is None, "the run ended before it began")
         time.sleep(0.005)
     late.send_signal(signal.SIGSTOP)
     fleet.run(jobs[0], out, "--spool", folder / "a.spool")
@@ -115,6 +116,7 @@ def out_of_another_run(folder):
         job.write_bytes(b"".join(b'{"prompt": [1, 2, %d], "max_tokens": %d, "ignore_eos": true}\n' % (i, n) for i in range(4)))
     killed = subprocess.Popen([str(a) for a in fleet.run_args(jobs[1], out, "--spool", spool)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not (spool / "run.json").exists():
+        check(killed.poll() is None, "the run ended before it began")
         time.sleep(0.005)
     killed.kill()
     killed.wait()
@@ -125,6 +127,9 @@ def out_of_another_run(folder):
         done = subprocess.run([fleet.TOKENFLEET, *map(str, command)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
         check(done.returncode != 0 and str(out) in done.stderr and " exists" in done.stderr, f"{command[0]} ended with {done.returncode}: {done.stderr}")
         check(fleet.both(out) == whole, f"{command[0]} has overwritten another run's OUT")
+        if command[0] == "cancel":
+            done = subprocess.run([fleet.TOKENFLEET, "verify", "--spool", spool], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
+            check(done.returncode == 4 and "has not written" in done.stderr, f"verify of a spool that wrote nothing ended with {done.returncode}: {done.stderr}")
     memory = folder / "first.spool" / "run.json"
     memory.write_text(json.dumps({**json.loads(memory.read_text()), "written": False}))
     fleet.run(jobs[0], out, "--spool", folder / "first.spool")

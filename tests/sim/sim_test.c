@@ -102,11 +102,14 @@ static bool replays_exactly(uint64_t from, uint64_t n)
     static uint64_t first[REPLAYED_SCHEDULES][SIM_HIT_COUNT], again[SIM_HIT_COUNT];
     char violation[512];
     bool ok = true;
-    for (uint64_t k = 0; ok && k < n; k++) ok = sim_play(from + k, false, first[k], violation);
+    for (uint64_t k = 0; ok && k < n; k++) {
+        ok = sim_play(from + k, false, first[k], violation);
+        if (!ok) printf("FAILED: seed %" PRIu64 " does not replay: %s\n", from + k, violation);
+    }
     for (uint64_t k = n; ok && k-- > 0;) {
         memset(again, 0, sizeof again);
         ok = sim_play(from + k, false, again, violation) && memcmp(first[k], again, sizeof again) == 0;
-        if (!ok) printf("FAILED: seed %" PRIu64 " does not replay: the second time something else happened\n", from + k);
+        if (!ok) printf("FAILED: seed %" PRIu64 " does not replay: the second time something else happened%s%s\n", from + k, violation[0] ? ": " : "", violation);
     }
     return ok;
 }

@@ -47,6 +47,7 @@ static void send_hello(sim *s, sim_worker *w)
     wire_msg m = { .type = WIRE_HELLO };
     m.hello = (wire_hello){ .worker = w->id, .model = wire_text("stub"), .fingerprint = wire_text("f"), .numerics = wire_text(w->has_other_numerics ? "other" : "usual"), .n_vocab = 100,
                             .context = w->context, .credit_tokens = 200, .has_tokenizer = 1, .place = wire_text("sim") };
+    if (w->slot % 3 == 1) { m.hello.batch = 4; m.hello.kv_tokens = 150; }        /* as one on a GPU */
     if (w->grades) m.hello = (wire_hello){ .worker = w->id, .grades = 1, .credit_tokens = 12, .place = wire_text("sim") };
     m.hello.leases = (wire_list){ ids, held_leases(w, ids) };
     say(s, w, &m);

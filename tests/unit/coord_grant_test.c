@@ -178,6 +178,27 @@ static void a_batch_is_bounded_by_the_kv_pool(void **state)
     rig_close(&r);
 }
 
+/* A batch is so many samples, whichever rows they are of: the rest is left to others. */
+static void a_batch_counts_samples(void **state)
+{
+    (void)state;
+    rig r;
+    rig_open(&r);
+    wire_msg m = hello_of(1);
+    m.hello.batch = 32;
+    m.hello.kv_tokens = 1000000;
+    m.hello.credit_tokens = 20000;
+    assert_int_equal(say(&r, 1, &m), FL_OK);
+    add_job_of(&r, JOB, 164, 20, 1000);
+    assert_in_range(rows_held(&r, 0), 1, 2);
+    rig_close(&r);
+    rig_open(&r);
+    assert_int_equal(say(&r, 1, &m), FL_OK);
+    add_job_of(&r, JOB, 1, 1000, 700);                       /* one row that is far more than it asked for */
+    assert_int_equal(grant_of(&r, 1).sample_hi.v[0], 32);
+    rig_close(&r);
+}
+
 static void workers_with_a_batch_share_what_is_no_more_than_their_batches(void **state)
 {
     (void)state;
@@ -515,6 +536,7 @@ int main(void)
         cmocka_unit_test(the_tail_is_not_hoarded),
         cmocka_unit_test(a_worker_with_a_batch_never_has_less),
         cmocka_unit_test(a_batch_is_bounded_by_the_kv_pool),
+        cmocka_unit_test(a_batch_counts_samples),
         cmocka_unit_test(workers_with_a_batch_share_what_is_no_more_than_their_batches),
         cmocka_unit_test(the_samples_of_a_row_stay_together_unless_they_are_too_much),
         cmocka_unit_test(a_worker_with_other_numerics_idles_with_a_sentence),
