@@ -150,7 +150,7 @@ static void measure(const char *job_dir, const char *folder, int n_threads)
     char out[4200], errors[4200], ledger_dir[4300];
     struct rusage used;
     struct stat info;
-    job_counts counts;
+    job_counts counts = { 0 };
     fl_err err;
     snprintf(out, sizeof out, "%s/out.jsonl", folder);
     snprintf(errors, sizeof errors, "%s/errors.jsonl", folder);

@@ -626,6 +626,8 @@ static void a_coordinator_that_forgot_the_worker_gets_its_hello(void **state)
 /* None ends before the heartbeat, all within the grace of a drain. */
 #ifdef __SANITIZE_THREAD__
 #define DRAIN_TOKENS "60"
+#elif defined(__SANITIZE_ADDRESS__)
+#define DRAIN_TOKENS "400"
 #else
 #define DRAIN_TOKENS "1500"
 #endif
