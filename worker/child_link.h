@@ -49,7 +49,7 @@ typedef struct {
     int exit_status;
     bool is_evidence;                /* it ended itself (DESIGN.md section 6): whatever it did alone is to blame */
     char sentence[160];              /* "the engine process was ended by SIGSEGV" */
-    char words[480];                 /* the end of what it printed, "" when nothing */
+    char words[301];                 /* the end of what it printed, "" when nothing: with the sentence in front it is a message's text (HANDBACK) */
     char last_line[480];             /* its last line alone */
 } child_end;
 

@@ -449,7 +449,7 @@ static void hand_back_after(worker *w, const child_end *end)
 {
     char text[480];
     uint64_t lease, row;
-    snprintf(text, sizeof text, "%s%s%.300s", end->sentence, end->words[0] ? ": " : "", end->words);
+    snprintf(text, sizeof text, "%s%s%s", end->sentence, end->words[0] ? ": " : "", end->words);
     if (end->is_evidence && w->is_ready && !child_link_has_queued(w->child) && held_owes_one_row(w->held, &lease, &row))
         held_hand_back(w->held, lease, &row, WIRE_HAND_ENGINE_CRASHED_ALONE, text, strlen(text));
     hand_back_all(w, WIRE_HAND_ENGINE_ENDED, text);

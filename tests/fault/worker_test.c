@@ -518,7 +518,7 @@ static void only_a_crash_of_a_row_alone_is_blamed_on_it(void **state)
     expect(&f, &m, WIRE_HANDBACK);
     assert_int_equal(m.handback.lease, 1);
     if (m.handback.reason != WIRE_HAND_ENGINE_CRASHED_ALONE)     /* a sanitizer's handler turns the signal into an exit status */
-        assert_true(memmem(m.handback.text.p, m.handback.text.n, "Sanitizer", 9) || memmem(m.handback.text.p, m.handback.text.n, "status", 6));
+        assert_non_null(memmem(m.handback.text.p, m.handback.text.n, "Sanitizer", 9));
     else {
         assert_int_equal(m.handback.rows.n, 1);
         assert_int_equal(m.handback.rows.v[0], 20);
