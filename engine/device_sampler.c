@@ -139,9 +139,9 @@ uint64_t device_sampler_begin(device_sampler *d, const token_choice *choices, in
         if (n_top_of(&choices[i]) > d->n_top) d->n_top = n_top_of(&choices[i]);
     }
     for (int32_t i = n; i < n_padded; i++) d->rows[i] = greedy_row(i);
-    const uint64_t launches = d->o->sample_begin(d->o, d->rows, n_padded, d->barred, n_barred);
-    FL_ASSERT(launches < 1u << (DEVICE_SAMPLER_KEY_BITS - 5) && d->n_top < 31);
-    return launches << 5 | (uint64_t)(d->n_top + 1);
+    d->o->sample_begin(d->o, d->rows, n_padded, d->barred, n_barred);
+    FL_ASSERT(d->n_top + 1 < 1 << DEVICE_SAMPLER_KEY_BITS);
+    return (uint64_t)(d->n_top + 1);
 }
 
 void device_sampler_choose(device_sampler *d, const float *logits, float *lse, int32_t n_logits)

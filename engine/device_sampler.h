@@ -35,7 +35,7 @@ int32_t device_sampler_room(const device_sampler *d, const token_choice *choices
 
 /* Take the n choices, which have room, to the device, and n_padded - n more that nobody reads (of logits rows n .. n_padded - 1). What the calls of device_sampler_choose depend on
  * beside n_padded and its arguments comes back, below 2^DEVICE_SAMPLER_KEY_BITS. */
-#define DEVICE_SAMPLER_KEY_BITS 25
+#define DEVICE_SAMPLER_KEY_BITS 5
 uint64_t device_sampler_begin(device_sampler *d, const token_choice *choices, int32_t n, int32_t n_padded);
 
 /* Choose them from logits [n_logits, n_vocab] of the device; lse is room for n_logits values there. */

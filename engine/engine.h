@@ -1,7 +1,7 @@
 /* engine.h - one model on one device: continuous batching with chunked prefill over paged KV blocks and recurrent-state slots.
  * Bits     ops/DESIGN.md section 7: what a request yields depends on the request, the model and the numerics id alone, never on its neighbours, budgets,
  *          threads, preemptions or the prefix cache.
- * Memory   planned, taken and logged in engine_open; engine_step allocates only a request's own growth of tokens.
+ * Memory   planned, taken and logged in engine_open; engine_step allocates what grows with its requests: their tokens, events, and the lists of a prompt with many samples.
  * Threads  an engine belongs to one thread. */
 #ifndef ENGINE_ENGINE_H
 #define ENGINE_ENGINE_H

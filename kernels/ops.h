@@ -151,7 +151,7 @@ struct ops {
      * replay() true: the calls that were recorded under `key` are made, with what lists now hold. False: they are to be made, up to record_end(); the first time for a key they are
      * just made, the second time recorded. record_end() true: they are made; false: they are to be made again (note [OPS_NOTE_BYTES]: a line for the log, or empty).
      * For one key the calls must be the same, with the same arguments: a batch of the same numbers of rows, sequences and logits, the same table_stride and reach, of decode rows
-     * alone, with ids_from; whatever else decides calls (n_top, what sample_begin() says) belongs into the key. Among them no upload, download, take or finish. Recordings are
+     * alone, with ids_from; whatever else decides calls (n_top) belongs into the key. Among them no upload, download, take or finish. Recordings are
      * bounded; the one that was not used for longest goes. */
     bool (*replay)(ops *o, uint64_t key);
     bool (*record_end)(ops *o, char *note);
@@ -220,9 +220,9 @@ struct ops {
 
     /* Choosing tokens on the device; NULL on the CPU, where the engine runs the chain itself. For at most so many rows and barred ids in a call, and contexts of n_context. */
     fl_status (*sampler_reserve)(ops *o, int32_t n_rows, int32_t n_barred, int32_t n_context, int32_t n_vocab, fl_err *err);
-    /* The rows that the calls up to the next sample_begin() choose for: rows and barred are the host's, free to change when this returns. Returns what sample()'s launches depend on
-     * beside its arguments (replay's key). */
-    uint32_t (*sample_begin)(ops *o, const ops_sampling *rows, int32_t n_rows, const int32_t *barred, int32_t n_barred);
+    /* The rows that the calls up to the next sample_begin() choose for: rows and barred are the host's, free to change when this returns. sample()'s launches depend on
+     * its arguments alone. */
+    void (*sample_begin)(ops *o, const ops_sampling *rows, int32_t n_rows, const int32_t *barred, int32_t n_barred);
     /* ids [n_rows] = the ids that engine/sampler.h's chain chooses from logits [.., n_vocab] (bit for bit), -1 where a logit is NaN or none is above -inf (of a given id: only for NaN). n_rows is
      * sample_begin()'s; counts [slots, n_vocab] (count_ids); NULL without penalties. */
     void (*sample)(ops *o, int32_t *ids, const float *logits, int32_t n_rows, uint32_t *counts, int32_t n_vocab);

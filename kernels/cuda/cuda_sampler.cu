@@ -726,23 +726,21 @@ void sampler_close(ops_cuda *o)
     o->sampler = NULL;
 }
 
-/* The launches of cuda_sample depend on the number of rows alone. */
-static uint32_t cuda_sample_begin(ops *table, const ops_sampling *rows, int32_t n_rows, const int32_t *barred, int32_t n_barred)
+static void cuda_sample_begin(ops *table, const ops_sampling *rows, int32_t n_rows, const int32_t *barred, int32_t n_barred)
 {
     ops_cuda *o = cuda_of(table);
     cuda_sampler *s = o->sampler;
     const size_t row_bytes = static_cast<size_t>(n_rows) * sizeof *rows, bytes = row_bytes + static_cast<size_t>(n_barred) * sizeof *barred;
     FL_ASSERT(s && n_rows <= s->n_rows && bytes <= s->list_bytes);
     s->n_begun = n_rows;
-    if (n_rows == 0 || o->error != cudaSuccess) return 0;
+    if (n_rows == 0 || o->error != cudaSuccess) return;
     s->turn ^= 1;
     char *staging = static_cast<char *>(s->staging[s->turn]);
-    if (!cuda_keep(o, cudaEventSynchronize(s->is_copied[s->turn]), "one of the step's kernels")) return 0;
+    if (!cuda_keep(o, cudaEventSynchronize(s->is_copied[s->turn]), "one of the step's kernels")) return;
     memcpy(staging, rows, row_bytes);
     if (n_barred > 0) memcpy(staging + row_bytes, barred, bytes - row_bytes);
-    if (!cuda_keep(o, cudaMemcpyAsync(s->lists, staging, bytes, cudaMemcpyHostToDevice, o->stream), "a copy of the sampler's rows to the GPU")) return 0;
+    if (!cuda_keep(o, cudaMemcpyAsync(s->lists, staging, bytes, cudaMemcpyHostToDevice, o->stream), "a copy of the sampler's rows to the GPU")) return;
     cuda_keep(o, cudaEventRecord(s->is_copied[s->turn], o->stream), "a copy of the sampler's rows to the GPU");
-    return 0;
 }
 
 static void cuda_sample(ops *table, int32_t *ids, const float *logits, int32_t n_rows, uint32_t *counts, int32_t n_vocab)

@@ -69,7 +69,7 @@ static fl_status late_sampler_reserve(ops *o, int32_t n_rows, int32_t n_barred, 
     return sampler_open(&l->chain, n_vocab, err);
 }
 
-static uint32_t late_sample_begin(ops *o, const ops_sampling *asked, int32_t n_rows, const int32_t *barred, int32_t n_barred)
+static void late_sample_begin(ops *o, const ops_sampling *asked, int32_t n_rows, const int32_t *barred, int32_t n_barred)
 {
     late_ops *l = late_of(o);
     check_host(o, asked);
@@ -77,7 +77,6 @@ static uint32_t late_sample_begin(ops *o, const ops_sampling *asked, int32_t n_r
     memcpy(l->rows, asked, (size_t)n_rows * sizeof *asked);
     memcpy(l->barred, barred, (size_t)n_barred * sizeof *barred);
     l->n_rows = n_rows;
-    return 0;
 }
 
 static void add_history(late_ops *l, int32_t *n, int32_t id)

@@ -141,17 +141,23 @@ static uint64_t rows_held(const rig *r, size_t i)
     return w.rows_held;
 }
 
+/* A worker on a GPU, which also says how many sequences a step of it holds. */
+static void hello_with_batch(rig *r, uint64_t batch, uint64_t kv_tokens, uint64_t credit_tokens)
+{
+    wire_msg m = hello_of(1);
+    m.hello.batch = batch;
+    m.hello.kv_tokens = kv_tokens;
+    m.hello.credit_tokens = credit_tokens;
+    assert_int_equal(say(r, 1, &m), FL_OK);
+}
+
 /* Long rows on a GPU: its credit is that of 20 of them, its batch is 32. */
 static void a_worker_with_a_batch_never_has_less(void **state)
 {
     (void)state;
     rig r;
     rig_open(&r);
-    wire_msg m = hello_of(1);
-    m.hello.batch = 32;
-    m.hello.kv_tokens = 1000000;
-    m.hello.credit_tokens = 20000;
-    assert_int_equal(say(&r, 1, &m), FL_OK);
+    hello_with_batch(&r, 32, 1000000, 20000);
     add_job_of(&r, JOB, 1000, 1, 1000);
     assert_int_equal(rows_held(&r, 0), 32);
     const uint64_t lease = grant_of(&r, 1).lease;
@@ -168,11 +174,7 @@ static void a_batch_is_bounded_by_the_kv_pool(void **state)
     (void)state;
     rig r;
     rig_open(&r);
-    wire_msg m = hello_of(1);
-    m.hello.batch = 32;
-    m.hello.kv_tokens = 5000;
-    m.hello.credit_tokens = 2000;
-    assert_int_equal(say(&r, 1, &m), FL_OK);
+    hello_with_batch(&r, 32, 5000, 2000);
     add_job_of(&r, JOB, 1000, 1, 1000);
     assert_in_range(rows_held(&r, 0), 5, 10);
     rig_close(&r);
@@ -184,16 +186,12 @@ static void a_batch_counts_samples(void **state)
     (void)state;
     rig r;
     rig_open(&r);
-    wire_msg m = hello_of(1);
-    m.hello.batch = 32;
-    m.hello.kv_tokens = 1000000;
-    m.hello.credit_tokens = 20000;
-    assert_int_equal(say(&r, 1, &m), FL_OK);
+    hello_with_batch(&r, 32, 1000000, 20000);
     add_job_of(&r, JOB, 164, 20, 1000);
     assert_in_range(rows_held(&r, 0), 1, 2);
     rig_close(&r);
     rig_open(&r);
-    assert_int_equal(say(&r, 1, &m), FL_OK);
+    hello_with_batch(&r, 32, 1000000, 20000);
     add_job_of(&r, JOB, 1, 1000, 700);                       /* one row that is far more than it asked for */
     assert_int_equal(grant_of(&r, 1).sample_hi.v[0], 32);
     rig_close(&r);
