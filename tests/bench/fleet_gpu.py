@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Jobs on this machine's GPUs through the real fleet: coordinator, workers, ledger, output. Figures, and what must hold under kills, full memory, odd rows and over time.
 
-usage: tests/bench/fleet_gpu.py [PART ...] [--model PATH] [--rows N] [--gpus N,N] [--minutes M] [--device cuda|cpu] [--json FILE]
+usage: tests/bench/fleet_gpu.py [PART ...] [--model PATH] [--rows N] [--gpus N,N] [--minutes M] [--device cuda|cpu] [--gpu-share N] [--json FILE]
 
   rate      rows of 512 tokens in and 256 out with 1 GPU and with 2 (--gpus): seconds, tokens/s, how busy the GPUs were (their engines' figures, and nvidia-smi's), one hash
   killed    engines killed with SIGKILL in the middle of the job: the same hash
   full      a KV pool that no GPU holds is refused with a sentence; a job on a GPU whose memory another one has taken ends with a sentence or well, and neither hangs
   odd       a row of the model's whole context among short ones; 10,000 rows of one token
-  soak      jobs one after the other through workers that stay, for --minutes (default 1; a release wants 30): one hash, and the memory of GPU and processes stays flat
+  soak      jobs one after the other through workers that stay, for --minutes (default 1; a release wants 30): mixed rows, every eighth time a row of the whole context among short ones
+            or 10,000 rows of one token; in the first third engines are killed with SIGKILL and a worker comes whose pool no GPU holds. Each job has one hash throughout, and the memory
+            of GPU and processes stays flat
 
-PART is all but soak by default. TOKENFLEET_BIN names the folder of the programs (default build/default/bin). Models default to random:1:qwen3.5-0.8b, rows to 4096, gpus to 1,2 as far
+PART is all but soak by default. TOKENFLEET_BIN names the folder of the programs (default build/default/bin). --gpu-share N leaves a soak's workers the N-th part of each GPU's memory. Models default to random:1:qwen3.5-0.8b, rows to 4096, gpus to 1,2 as far
 as they are there. Prompts are token ids, outputs carry token ids, so that a model without tokenizer has a hash that says something. Ends with 0 when everything holds, else 1."""
 import argparse
 import json
@@ -132,7 +134,7 @@ def killed(settings, folder):
             process.communicate()
             raise Failure("the job hangs after its engine was killed")
         time.sleep(0.05)
-        engines = [pid for pid in fleet.children(process.pid) if pathlib.Path(f"/proc/{pid}/comm").exists() and pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "tokenfleet-eng"]
+        engines = sorted(engines_of([process]))
         if engines and n_killed < 2 and time.monotonic() - began > (0.55, 0.9)[n_killed] * plain:
             os.kill(engines[n_killed % len(engines)], signal.SIGKILL)
             n_killed += 1
@@ -211,29 +213,54 @@ def grows(values):
     return last[len(last) // 2] - middle[len(middle) // 2] if n else 0, middle[len(middle) // 2] if n else 0
 
 
+MIXED, LONG, ONES, KILL, FULL = "mixed", "long", "ones", "kill", "full"
+SOAK_TURNS = [MIXED, KILL, MIXED, LONG, MIXED, FULL, MIXED, ONES]      # what a soak's jobs are, in turn; KILL and FULL in its first third
+
+
+def soak_jobs(settings, folder):
+    n = max(8, settings.rows // 8)
+    mixed = [(1 + i * 37 % 700, 1 + i * 61 % 300, {"temperature": 0.9, "n": 1 + i % 3, **({"logprobs": 3} if i % 5 == 0 else {}), **({"top_k": 40, "repetition_penalty": 1.1} if i % 4 == 0 else {})}) for i in range(n)]
+    short = [(20 + i % 100, 32, {"temperature": 0.7}) for i in range(n // 4)]
+    return {MIXED: write_job(folder / "mixed.jsonl", mixed), LONG: write_job(folder / "long.jsonl", short + [(settings.context - 64, 64, {"temperature": 0.7})] + short),
+            ONES: write_job(folder / "ones.jsonl", [(1, 1, {})] * min(10000, 20 * n))}
+
+
+def engines_of(processes):
+    return {pid for p in processes for pid in fleet.children(p.pid) if pathlib.Path(f"/proc/{pid}/comm").exists() and pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "tokenfleet-eng"}
+
+
 def soak(settings, folder):
-    job = write_job(folder / "job.jsonl", [(1 + i * 37 % 700, 1 + i * 61 % 300, {"temperature": 0.9, "n": 1 + i % 3, **({"logprobs": 3} if i % 5 == 0 else {}), **({"top_k": 40, "repetition_penalty": 1.1} if i % 4 == 0 else {})})
-                                            for i in range(max(8, settings.rows // 8))])
+    jobs, hashes, host, marks, engines, turns, began = soak_jobs(settings, folder), {}, [], [], set(), [], time.monotonic()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
     devices = [f"cuda:{i}" for i in range(settings.gpus[-1])] if settings.device == "cuda" else ["cpu"]
+    worker = [fleet.WORKER, "--connect", endpoint, "--model", settings.model] + (["--gpu-share", str(settings.gpu_share)] if settings.device == "cuda" else [])
     processes = [subprocess.Popen([fleet.TOKENFLEET, "coordinator", "--spool", str(folder / "spool"), "--bind", endpoint])]
-    processes += [subprocess.Popen([fleet.WORKER, "--connect", endpoint, "--model", settings.model, "--device", device]) for device in devices]
-    hashes, host, n_jobs, began = set(), [], 0, time.monotonic()
-    engines = set()
+    processes += [subprocess.Popen([*worker, "--device", device]) for device in devices]
     try:
         with Watch(settings) as watch:
-            while time.monotonic() - began < 60 * settings.minutes or n_jobs < 3:
-                out = folder / "out.jsonl"
-                name = fleet.call([fleet.TOKENFLEET, "submit", job, "--to", endpoint, "--seed", 3]).stdout.strip()
+            while time.monotonic() - began < 60 * settings.minutes or len(turns) < len(SOAK_TURNS):
+                turn = SOAK_TURNS[len(turns) % len(SOAK_TURNS)]
+                is_early = time.monotonic() - began < 20 * settings.minutes or len(turns) < len(SOAK_TURNS)
+                what, out = turn if turn in jobs else MIXED, folder / "out.jsonl"
+                name = fleet.call([fleet.TOKENFLEET, "submit", jobs[what], "--to", endpoint, "--seed", 3]).stdout.strip()
+                if turn == KILL and is_early:
+                    time.sleep(0.5)
+                    for pid in engines_of(processes[1:]):
+                        os.kill(pid, signal.SIGKILL)
+                if turn == FULL and is_early:
+                    done = fleet.call([*worker, "--device", devices[0], "--kv-tokens", 1 << 36], expect=3, timeout=120)
+                    check("lower --kv-tokens" in done.stderr, f"{done.stderr[-500:]}")
                 fleet.call([fleet.TOKENFLEET, "fetch", name, "--to", endpoint, "--out", out, "--force"], timeout=JOB_SECONDS)
-                hashes.add(fleet.both(out))
+                check(hashes.setdefault(what, fleet.both(out)) == fleet.both(out), f"job {len(turns)} ({turn}) has other bytes than the first of its kind")
                 fleet.call([fleet.TOKENFLEET, "delete", name, "--to", endpoint])
-                pids = [p.pid for p in processes] + [pid for p in processes for pid in fleet.children(p.pid)]
-                engines.update(pid for pid in pids if pathlib.Path(f"/proc/{pid}/comm").exists() and pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "tokenfleet-eng")
-                host.append(resident_mb(pids))
-                n_jobs += 1
+                engines |= engines_of(processes)
+                host.append(resident_mb([p.pid for p in processes] + [pid for p in processes for pid in fleet.children(p.pid)]))
+                turns.append(turn if is_early or turn in jobs else MIXED)
+                if time.monotonic() - began > 60 * len(marks):
+                    marks.append(host[-1])
+                    print(f"      {time.monotonic() - began:.0f} s, {len(turns)} jobs: " + ", ".join(f"{name} {mb:.0f} MB" for name, mb in host[-1].items()), flush=True)
         check(all(p.poll() is None for p in processes), "a process of the fleet ended")
     finally:
         for process in reversed(processes):
@@ -244,15 +271,16 @@ def soak(settings, folder):
                 process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-    check(len(hashes) == 1, f"{len(hashes)} different outputs of one job")
-    check(len(engines) == len(devices), f"{len(engines)} engines were started for {len(devices)} workers")
+    n_kills = turns.count(KILL)
+    check(len(engines) <= len(devices) * (1 + n_kills), f"{len(engines)} engines were started for {len(devices)} workers and {n_kills} kills")
     memory = {name: [sample.get(name, 0) for sample in host] for name in host[-1]} | {f"GPU {gpu}": [s[3] for s in watch.samples if s[1] == gpu] for gpu in range(len(devices)) if watch.has_gpu}
     notes = []
     for what, values in memory.items():
         more, before = grows(values)
         notes.append(f"{what} {before:.0f} MB, {more:+.1f} ({values[0]:.0f} at first, {values[-1]:.0f} at the end)")
         check(more <= max(FLAT_MB, FLAT_SHARE * before), f"the memory of {what} grows: {before:.0f} MB and then {more:+.1f} MB")
-    settings.say(f"{n_jobs} jobs in {time.monotonic() - began:.0f} s, one hash; memory between the second and the last third: {', '.join(notes)}")
+    settings.say(f"{len(turns)} jobs in {time.monotonic() - began:.0f} s ({', '.join(f'{turns.count(turn)} {turn}' for turn in dict.fromkeys(SOAK_TURNS))}), {len(engines)} engines in all, one hash for each kind; "
+                 f"memory between the second and the last third: {', '.join(notes)}")
 
 
 def n_gpus_here(device):
@@ -280,6 +308,7 @@ def main():
     parser.add_argument("--gpus", default="1,2")
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--gpu-share", type=int, default=1)
     parser.add_argument("--json")
     settings = parser.parse_args()
     unknown = set(settings.parts) - set(PARTS)
