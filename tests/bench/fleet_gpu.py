@@ -9,7 +9,7 @@ usage: tests/bench/fleet_gpu.py [PART ...] [--model PATH] [--rows N] [--gpus N,N
   odd       a row of the model's whole context among short ones; 10,000 rows of one token
   soak      jobs one after the other through workers that stay, for --minutes (default 1; a release wants 30): mixed rows, every eighth time a row of the whole context among short ones
             or 10,000 rows of one token; in the first third engines are killed with SIGKILL and a worker comes whose pool no GPU holds. Each job has one hash throughout, and the memory
-            of GPU and processes stays flat
+            of GPU and processes stays flat. SIGTERM ends it early, with its figures
 
 PART is all but soak by default. TOKENFLEET_BIN names the folder of the programs (default build/default/bin). --gpu-share N leaves a soak's workers the N-th part of each GPU's memory. Models default to random:1:qwen3.5-0.8b, rows to 4096, gpus to 1,2 as far
 as they are there. Prompts are token ids, outputs carry token ids, so that a model without tokenizer has a hash that says something. Ends with 0 when everything holds, else 1."""
@@ -230,6 +230,8 @@ def engines_of(processes):
 
 
 def soak(settings, folder):
+    ended = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     jobs, hashes, host, marks, engines, turns, began = soak_jobs(settings, folder), {}, [], [], set(), [], time.monotonic()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -240,7 +242,7 @@ def soak(settings, folder):
     processes += [subprocess.Popen([*worker, "--device", device]) for device in devices]
     try:
         with Watch(settings) as watch:
-            while time.monotonic() - began < 60 * settings.minutes or len(turns) < len(SOAK_TURNS):
+            while not ended and (time.monotonic() - began < 60 * settings.minutes or len(turns) < len(SOAK_TURNS)):
                 turn = SOAK_TURNS[len(turns) % len(SOAK_TURNS)]
                 is_early = time.monotonic() - began < 20 * settings.minutes or len(turns) < len(SOAK_TURNS)
                 what, out = turn if turn in jobs else MIXED, folder / "out.jsonl"

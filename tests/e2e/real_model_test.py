@@ -1,7 +1,10 @@
 #!/usr/bin/python3
-"""Real GGUF files (ops/get-model) against llama.cpp's own answers (tests/golden/real, by make_llama_cpp_vectors.py): ids of texts, top-1 along its greedy tokens wherever it leads by more than
-0.1 (of the weights in F32: with the file as it is llama.cpp rounds activations to 8 bits, and its own two ways differ there), perplexity within 0.05 % of that
-and, over all 10,000 tokens, within 0.5 % of the file's as it is; and MT-Bench's questions as chats, answered by two workers with the same bytes twice.
+"""Real GGUF files (ops/get-model) against llama.cpp's own answers (tests/golden/real, by make_llama_cpp_vectors.py): ids of texts; behind llama.cpp's greedy tokens the best token of its run of
+the same file with products in F32 (its OpenBLAS build), wherever that leads by more than 0.1; perplexity within 0.05 % of that run's and, over all 10,000 tokens, within 0.5 % of the usual
+build's; and MT-Bench's questions as chats, answered by two workers with the same bytes twice.
+
+The usual build rounds to 8 bits, and its own other ways (in one batch, with flash attention, with keys and values in F32) have another best token than its greedy run at 3 to 13 of the
+positions that it led by more than 0.1, more than these. So there the test holds our differences to what those ways differ by.
 
 Skipped where the models are not in $TOKENFLEET_MODELS or build/models: `ops/get-model smollm2` and `ops/get-model gemma3` fetch them. REAL_MODEL_ALL=1 takes all prompts, windows and
 questions; without it a part that takes seconds."""
@@ -37,24 +40,32 @@ def ids_are_those_of_llama_cpp(folder):
             check(body["prompt_token_ids"] == text["ids"], f"{name}: {text['text']!r} is {body['prompt_token_ids']}, llama.cpp's ids are {text['ids']}")
 
 
+def lead_of(place, token):
+    return place[token]["logprob"] - max(p["logprob"] for i, p in place.items() if i != token)
+
+
 def top_1_is_llama_cpps_wherever_it_leads(folder):
     notes = []
     for name, model in PRESENT.items():
         cases = model["greedy"] if ALL else model["greedy"][::5]
         bodies = answers(folder, model, [{"prompt": c["ids"] + c["greedy"], "prompt_logprobs": 2, "max_tokens": 1} for c in cases])
-        n_led = n_other = n_default = 0
+        n_led = n_unled = n_usual = 0
         off = 0.0
         for c, body in zip(cases, bodies):
             places = body["choices"][0]["prompt_logprobs"][len(c["ids"]):]
-            n_default += sum(lead > MARGIN for _, lead, _ in c["default"].values())
-            for want, margin, place in zip(c["greedy"], c["margins"], places):
+            for token, usual_lead, exact, place in zip(c["greedy"], c["leads"], c["exact"], places):
+                want, lead = exact if isinstance(exact, list) else (token, exact)
                 best = max(place, key=lambda i: place[i]["logprob"])
-                n_other += int(best) != want
-                n_led += margin > MARGIN
-                off = max(off, abs(place[str(want)]["logprob"] - max(p["logprob"] for i, p in place.items() if i != str(want)) - margin))
-                check(int(best) == want or margin <= MARGIN, f"{name}, {c['prompt']!r}: our best is {place[best]}, llama.cpp's is {want} with a lead of {margin}")
-        notes.append(f"{name}: {n_led} of {len(cases) * len(cases[0]['greedy'])} positions are led by more than {MARGIN}, all equal; {n_other} others differ, leads by {off:.4f} at most; "
-                     f"llama.cpp with 8 bits has another best one, by more than {MARGIN}, at {n_default}")
+                check(int(best) == want or lead <= MARGIN, f"{name}, {c['prompt']!r}: our best is {place[best]}, llama.cpp's is {want} with a lead of {lead}")
+                n_led += lead > MARGIN
+                n_unled += int(best) != want
+                n_usual += usual_lead > MARGIN and int(best) != token
+                if int(best) == want:
+                    off = max(off, abs(lead_of(place, best) - lead))
+        check(off < MARGIN / 5, f"{name}: a lead is {off} from llama.cpp's")
+        check(not ALL or n_usual <= max(model["ways"].values()), f"{name}: {n_usual} others than the usual build's greedy tokens; its own ways have {model['ways']}")
+        notes.append(f"{name}: {n_led} of {len(cases) * len(cases[0]['greedy'])} positions are led by more than {MARGIN} in F32, all equal; {n_unled} of the rest differ, leads by {off:.4f} at most; "
+                     f"of those that llama.cpp's usual build leads so, {n_usual} differ ({', '.join(f'{way}: {n}' for way, n in model['ways'].items())} of that build itself, of all {20 * 64})")
     return "; ".join(notes)
 
 
@@ -68,9 +79,9 @@ def perplexity_is_llama_cpps(folder):
             places = body["choices"][0]["prompt_logprobs"][1:]
             ours -= sum(place[str(i)]["logprob"] for place, i in zip(places, w["ids"][1:])) / len(places)
         ours, theirs, exact = (math.exp(sum(v) / len(windows)) for v in ([ours], [w["nll"] for w in windows], [w["exact"] for w in windows]))
-        notes.append(f"{name}: perplexity {ours:.4f} over {sum(len(w['ids']) for w in windows)} tokens, llama.cpp's {theirs:.4f} ({100 * (ours / theirs - 1):+.3f} %), of the weights in F32 {exact:.4f} "
+        notes.append(f"{name}: perplexity {ours:.4f} over {sum(len(w['ids']) for w in windows)} tokens, llama.cpp's {theirs:.4f} ({100 * (ours / theirs - 1):+.3f} %), with products in F32 {exact:.4f} "
                      f"({100 * (ours / exact - 1):+.4f} %)")
-        check(abs(ours / exact - 1) < 0.0005, f"{name}: perplexity {ours}, llama.cpp's of the weights in F32 {exact}")
+        check(abs(ours / exact - 1) < 0.0005, f"{name}: perplexity {ours}, llama.cpp's with products in F32 {exact}")
         check(not ALL or abs(ours / theirs - 1) < 0.005, f"{name}: perplexity {ours}, llama.cpp's {theirs}")
     return "; ".join(notes)
 

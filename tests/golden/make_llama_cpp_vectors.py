@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
 """Write what llama.cpp says of the real models of ops/get-model into tests/golden/real/NAME.json, for tests/e2e/real_model_test.py.
 
-Needs llama-cpp-python (made with 0.3.36, CPU) and the models; the test needs neither.
+Needs the models and two builds of llama-cpp-python (made with 0.3.36, CPU); the test needs neither. As pip builds it, llama.cpp rounds what products take to 8 bits (and repacks weights of
+K types, which changes the order of sums). Built with OpenBLAS (CMAKE_ARGS="-DGGML_BLAS=ON -DGGML_BLAS_VENDOR=OpenBLAS") it multiplies batches of 32 tokens and more in F32, here without
+repacking and with keys and values in F32: the same file, and the same leads to all digits as of a file of the same weights in F32 that llama-quantize writes.
 
-greedy   20 prompts: their ids, 64 greedy tokens, and by how much the logit of each leads the next best one. Of the file's weights in F32, as llama.cpp itself writes them (llama-quantize),
-         with keys and values in F32: with the file as it is llama.cpp rounds what products take to 8 bits, which moves a lead by 0.12 to 0.14 on average and by 0.8 at most, so its own
-         two ways differ where it leads by more than 0.1.
-default  what llama.cpp chooses behind the same tokens with the file as it is and its usual settings, and its lead: [token, lead, lead of the token of `greedy`], where it chooses another.
+greedy   20 prompts: their ids, 64 greedy tokens of the usual build and by how much the logit of each leads the next best one (leads). exact: what the OpenBLAS build says behind the same
+         tokens, in one batch: the lead of that token, or [token, lead] where it prefers another.
+ways     at how many of these positions, of those that the usual build leads by more than 0.1, another way of the same build has another best token: the limit of what two runs can agree on
+         while they round to 8 bits.
 windows  10,000 tokens of text, MT-Bench's questions and HumanEval's prompts (tests/e2e/data), in windows of 500, each from an empty context, ids and the mean negative log-likelihood of
-         tokens 1 to 499, with the file as it is (nll) and of the weights in F32 (exact).
+         tokens 1 to 499, of the usual build (nll) and of the OpenBLAS build (exact).
 texts    ids of hard texts: white space, numbers, code, other scripts, special tokens.
 
-usage: make_llama_cpp_vectors.py FOLDER [NAME...]"""
+usage: make_llama_cpp_vectors.py FOLDER OPENBLAS [NAME...]     OPENBLAS: the folder that `pip install --target` filled with the second build"""
 import gzip
 import json
 import math
+import os
 import pathlib
+import subprocess
 import sys
-import tempfile
 
 import llama_cpp
 import numpy as np
@@ -25,7 +28,7 @@ from llama_cpp import Llama
 
 HERE = pathlib.Path(__file__).resolve().parent
 FILES = {"smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf", "gemma3": "gemma-3-270m-q4_k_m.gguf"}
-N_GREEDY, WINDOW, N_WINDOWS = 64, 500, 20
+N_GREEDY, MARGIN, WINDOW, N_WINDOWS = 64, 0.1, 500, 20
 PROMPTS = ["The capital of France is", "Once upon a time, in a small village by the sea,", "def quicksort(items):\n    ", "The three laws of thermodynamics are:\n1.", "Dear Sir or Madam,\n\nI am writing to",
            "Q: How many legs does a spider have?\nA:", "In 1969, the first humans", "The recipe calls for two cups of flour,", "import numpy as np\n\nx = np.array([", "It was a dark and stormy night;",
            "A list of the planets in order from the Sun:", "Die Hauptstadt von Deutschland ist", "La vie est", "She opened the door and saw", "The difference between a virus and a bacterium is",
@@ -49,28 +52,28 @@ def greedy(llm, prompt):
     ids = llm.tokenize(prompt.encode(), add_bos=True, special=True)
     llm.reset()
     llm.eval(ids)
-    out, margins = [], []
+    out, leads = [], []
     for _ in range(N_GREEDY):
         row = llm.scores[llm.n_tokens - 1]
         best = int(row.argmax())
         out.append(best)
-        margins.append(lead(row, best))
+        leads.append(lead(row, best))
         llm.eval([best])
-    return {"prompt": prompt, "ids": ids, "greedy": out, "margins": margins}
+    return {"prompt": prompt, "ids": ids, "greedy": out, "leads": leads}
 
 
-def others(llm, case):
-    """Where the file as it is, token by token behind the same tokens, has another best one."""
+def forced(llm, case, in_one_batch=True):
+    """The best token and its lead at each position of the case's greedy tokens."""
+    ids, n = case["ids"] + case["greedy"][:-1], len(case["ids"])
     llm.reset()
-    llm.eval(case["ids"])
-    found = {}
-    for i, token in enumerate(case["greedy"]):
-        row = llm.scores[llm.n_tokens - 1]
-        best = int(row.argmax())
-        if best != token:
-            found[i] = [best, lead(row, best), lead(row, token)]
-        llm.eval([token])
-    return found
+    for part in [ids] if in_one_batch else [ids[:n], *([i] for i in ids[n:])]:
+        llm.eval(part)
+    rows = llm.scores[n - 1:n - 1 + N_GREEDY]
+    return [(int(row.argmax()), lead(row, int(row.argmax()))) for row in rows]
+
+
+def n_others(llm, cases, **how):
+    return sum(led > MARGIN and best != token for case in cases for token, led, (best, _) in zip(case["greedy"], case["leads"], forced(llm, case, **how)))
 
 
 def window_ids(llm):
@@ -93,32 +96,54 @@ def mean_nll(llm, window):
 
 
 def open_model(path, **more):
-    return Llama(str(path), n_ctx=512, n_batch=512, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False, **more)
+    return Llama(str(path), n_ctx=512, n_batch=512, n_ubatch=512, n_threads=1, n_threads_batch=1, logits_all=True, verbose=False, **more)
 
 
-def in_f32(path, folder):
-    """The same weights in F32, written by llama.cpp."""
-    settings, out = llama_cpp.llama_model_quantize_default_params(), pathlib.Path(folder) / "f32.gguf"
-    settings.ftype, settings.allow_requantize, settings.nthread = llama_cpp.LLAMA_FTYPE_ALL_F32, True, 1
-    assert llama_cpp.llama_model_quantize(str(path).encode(), str(out).encode(), settings) == 0
-    return out
+F32_KV = {"type_k": llama_cpp.GGML_TYPE_F32, "type_v": llama_cpp.GGML_TYPE_F32}
+
+
+def usual(path):
+    llm = open_model(path)
+    cases = [greedy(llm, prompt) for prompt in PROMPTS]
+    ways = {"in one batch": n_others(llm, cases), "flash attention": n_others(open_model(path, flash_attn=True), cases, in_one_batch=False),
+            "keys and values in F32": n_others(open_model(path, **F32_KV), cases, in_one_batch=False)}
+    texts = [{"text": t, "ids": llm.tokenize(t.encode(), add_bos=True, special=True)} for t in TEXTS]
+    return {"file": path.name, "texts": texts, "greedy": cases, "ways": ways, "windows": [{"ids": window, "nll": mean_nll(llm, window)} for window in window_ids(llm)]}
+
+
+def add_exact(path, found):
+    """In the OpenBLAS build."""
+    assert "BLAS = 1" in llama_cpp.llama_print_system_info().decode() or list(pathlib.Path(llama_cpp.__file__).parent.glob("lib/libggml-blas*")), "this build has no OpenBLAS"
+    defaults = llama_cpp.llama_cpp.llama_model_default_params
+
+    def without_repacking():
+        params = defaults()
+        params.use_extra_bufts = False
+        return params
+
+    llama_cpp.llama_cpp.llama_model_default_params = llama_cpp.llama_model_default_params = without_repacking
+    llm = open_model(path, **F32_KV)
+    for case in found["greedy"]:
+        case["exact"] = [led if best == token else [best, led] for token, (best, led) in zip(case["greedy"], forced(llm, case))]
+    for window in found["windows"]:
+        window["exact"] = mean_nll(llm, window["ids"])
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1])
-    for name in sys.argv[2:] or FILES:
-        with tempfile.TemporaryDirectory() as f32:       # unlinked when it is mapped
-            exact = open_model(in_f32(folder / FILES[name], f32), type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32)
-        cases = [greedy(exact, p) for p in PROMPTS]
-        llm = open_model(folder / FILES[name])
-        for case in cases:
-            case["default"] = others(llm, case)
-        texts = [{"text": t, "ids": llm.tokenize(t.encode(), add_bos=True, special=True)} for t in TEXTS]
-        windows = [{"ids": window, "nll": mean_nll(llm, window), "exact": mean_nll(exact, window)} for window in window_ids(llm)]
-        path = HERE / "real" / f"{name}.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps({"file": FILES[name], "texts": texts, "greedy": cases, "windows": windows}, ensure_ascii=True, separators=(",", ":")) + "\n")
-        print(name, *(f"{key} perplexity {math.exp(sum(w[key] for w in windows) / len(windows)):.5f}" for key in ("nll", "exact")), path.stat().st_size, "bytes", flush=True)
+    folder, openblas, *names = sys.argv[1:]
+    for name in names or FILES:
+        path, out = pathlib.Path(folder) / FILES[name], HERE / "real" / f"{name}.json"
+        if openblas == "exact":                     # this script, again, in the OpenBLAS build
+            found = json.load(sys.stdin)
+            add_exact(path, found)
+            json.dump(found, sys.stdout)
+            continue
+        found = usual(path)
+        again = subprocess.run([sys.executable, __file__, folder, "exact", name], input=json.dumps(found), stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "PYTHONPATH": openblas})
+        found = json.loads(again.stdout)
+        out.parent.mkdir(exist_ok=True)
+        out.write_text(json.dumps(found, ensure_ascii=True, separators=(",", ":")) + "\n")
+        print(name, *(f"{key} perplexity {math.exp(sum(w[key] for w in found['windows']) / len(found['windows'])):.5f}" for key in ("nll", "exact")), found["ways"], out.stat().st_size, "bytes", flush=True)
 
 
 main()
