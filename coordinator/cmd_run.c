@@ -45,7 +45,8 @@ typedef struct {
     char ipc_dir[64], endpoint[96];
     job_settings settings;               /* what the user asks for; owned */
     coord_daemon *daemon;                /* owned */
-    int n_gpus, n_workers;               /* n_gpus: that workers compute on; 0 = the CPU */
+    int gpus[SPAWN_GPUS_MAX], n_gpus;    /* that workers compute on, by their numbers; none = the CPU */
+    int n_workers;
     spawn *workers, *graders;            /* owned; graders NULL where nothing is graded */
     stored_job *job;                     /* borrowed */
     run_workers seen;                    /* owned */
@@ -200,10 +201,14 @@ static fl_status count_gpus(run *r, fl_err *err)
     if (strcmp(o->device, "cpu") == 0) return FL_OK;
     fl_status st = engine_call((const char *const[]){ "gpus", NULL }, &text, err);
     if (st != FL_OK) return is_the_world(err);
-    json_t *report = json_loads(text, 0, NULL);
+    json_t *report = json_loads(text, 0, NULL), *gpu;
     const char *why = json_string_value(json_object_get(report, "why"));
-    r->n_gpus = (int)json_array_size(json_object_get(report, "gpus"));
-    if (r->n_gpus == 0 && strcmp(o->device, "cuda") == 0) st = fl_fail(err, FL_IO, "%s; use --device cpu", why ? why : "the worker does not say which GPUs are here");
+    const int found = (int)json_integer_value(json_object_get(report, "found"));
+    size_t i;
+    json_array_foreach(json_object_get(report, "gpus"), i, gpu)
+        if (r->n_gpus < SPAWN_GPUS_MAX) r->gpus[r->n_gpus++] = (int)json_integer_value(json_object_get(gpu, "index"));
+    if (r->n_gpus == 0 && strcmp(o->device, "cuda") == 0) st = fl_fail(err, FL_IO, "%s; use --device cpu", why && why[0] ? why : "the worker does not say which GPUs are here");
+    else if (found > r->n_gpus) fprintf(stderr, "%d of %d GPUs can be used%s: %s\n", r->n_gpus, found, r->n_gpus ? "" : ", so the CPU computes", why ? why : "");
     json_decref(report);
     free(text);
     return st;
@@ -241,10 +246,10 @@ static fl_status start_workers(run *r, fl_err *err)
         argv[argc++] = (char *)(uintptr_t)o->precision;
     }
     argv[argc] = NULL;
-    st = spawn_open(&r->workers, argv, r->n_workers, r->n_gpus, err);
+    st = spawn_open(&r->workers, argv, r->n_workers, r->gpus, r->n_gpus, err);
     if (st != FL_OK || o->graders == 0) return st;
     char *grader[] = { program, "--connect", r->endpoint, "--roles", "grade", "--threads", "1", NULL };
-    return spawn_open(&r->graders, grader, (int)o->graders, 0, err);
+    return spawn_open(&r->graders, grader, (int)o->graders, NULL, 0, err);
 }
 
 /* ---- all processes that this one started ---- */

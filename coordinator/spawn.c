@@ -33,7 +33,7 @@ typedef struct {
 struct spawn {
     char **argv;                                         /* owned copy */
     slot *slots; int n_slots;                            /* owned */
-    int n_gpus; char *device;                            /* the last of argv, set for each worker */
+    int gpus[SPAWN_GPUS_MAX], n_gpus; char *device;      /* device: the last of argv, set for each worker */
     bool restarts, shows;
     int deaths_in_a_row;
     uint64_t deaths;
@@ -83,7 +83,7 @@ static fl_status start_slot(spawn *s, slot *w, fl_err *err)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return fl_fail_errno(err, errno, "no pipe to a worker");
-    if (s->n_gpus > 0) snprintf(s->device, sizeof "--device=cuda:0000000000", "--device=cuda:%u", (unsigned)(w - s->slots) % (unsigned)s->n_gpus % 10000u);
+    if (s->n_gpus > 0) snprintf(s->device, sizeof "--device=cuda:0000000000", "--device=cuda:%u", (unsigned)s->gpus[(w - s->slots) % s->n_gpus] % 10000u);
     pid_t parent = getpid(), pid = command_fork();
     if (pid == 0) become_worker(s->argv, ends[1], parent);
     int error = errno;
@@ -101,10 +101,11 @@ static fl_status start_slot(spawn *s, slot *w, fl_err *err)
     return FL_OK;
 }
 
-fl_status spawn_open(spawn **out, char *const *argv, int n_workers, int n_gpus, fl_err *err)
+fl_status spawn_open(spawn **out, char *const *argv, int n_workers, const int *gpus, int n_gpus, fl_err *err)
 {
     fl_status st = FL_OK;
     int argc = 0;
+    FL_ASSERT(n_gpus <= SPAWN_GPUS_MAX);
     while (argv[argc]) argc++;
     spawn *s = calloc(1, sizeof *s);
     if (!s) return fl_fail(err, FL_FULL, "no memory for workers");
@@ -116,6 +117,7 @@ fl_status spawn_open(spawn **out, char *const *argv, int n_workers, int n_gpus, 
     }
     if (n_gpus > 0 && !(s->argv[argc] = strdup("--device=cuda:0000000000"))) { st = fl_fail(err, FL_FULL, "no memory for a worker's arguments"); goto done; }
     s->device = n_gpus > 0 ? s->argv[argc] : NULL;
+    for (int i = 0; i < n_gpus; i++) s->gpus[i] = gpus[i];
     s->n_gpus = n_gpus;
     s->restarts = true;
     s->shows = getenv("TOKENFLEET_LOG") != NULL;

@@ -14,14 +14,15 @@
 #include "proto/status.h"
 
 #define SPAWN_WORKERS_MAX 256
+#define SPAWN_GPUS_MAX 64
 
 typedef struct spawn spawn;
 
 /* The path of the program that lies beside this one, in out[n_bytes]; FL_NOT_FOUND with a sentence when it does not. */
 fl_status spawn_find_beside(const char *name, char *out, size_t n_bytes, fl_err *err);
 
-/* Start n_workers of argv (argv[0] is the path; NULL at its end; copied). With n_gpus above 0 worker i also gets --device cuda:N, N = i mod n_gpus. */
-fl_status spawn_open(spawn **out, char *const *argv, int n_workers, int n_gpus, fl_err *err);
+/* Start n_workers of argv (argv[0] is the path; NULL at its end; copied). With n_gpus above 0 worker i also gets --device cuda:N, N = gpus[i mod n_gpus] (copied). */
+fl_status spawn_open(spawn **out, char *const *argv, int n_workers, const int *gpus, int n_gpus, fl_err *err);
 
 /* All calls below accept NULL, a fleet of nobody.
  * Read what they print, notice the dead, start them again when it is time. Call often. Any failure: the fleet cannot go on; the

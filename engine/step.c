@@ -316,8 +316,9 @@ static void launch(engine *e, const plan_entry *entries, int32_t n, int turn)
         model_run(e->m, &batch, e->kv, e->states, e->hidden);
         if (batch.n_logits > 0) model_logits(e->m, e->hidden, batch.n_logits, e->logits);
         device_sampler_choose(e->device_chain, e->logits, e->lse, batch.n_logits);
-        if (!is_padded || e->o->record_end(e->o, note)) break;
-        fl_log(FL_LOG_WARN, "engine: %s", note);
+        const bool is_made = !is_padded || e->o->record_end(e->o, note);
+        if (note[0]) fl_log(FL_LOG_WARN, "engine: %s", note);
+        if (is_made) break;
     }
     device_sampler_send(e->device_chain, turn);
     f->is_under_way = true;

@@ -149,7 +149,7 @@ struct ops {
      *     }
      *
      * replay() true: the calls that were recorded under `key` are made, with what lists now hold. False: they are to be made, up to record_end(); the first time for a key they are
-     * just made, the second time recorded. record_end() true: they are made; false: they are to be made again (note [OPS_NOTE_BYTES]: a line for the log, or empty).
+     * just made, the second time recorded. record_end() true: they are made; false: they are to be made again. note [OPS_NOTE_BYTES]: a line for the log, or empty.
      * For one key the calls must be the same, with the same arguments: a batch of the same numbers of rows, sequences and logits, the same table_stride and reach, of decode rows
      * alone, with ids_from; whatever else decides calls (n_top) belongs into the key. Among them no upload, download, take or finish. Recordings are
      * bounded; the one that was not used for longest goes. */

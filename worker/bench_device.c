@@ -38,7 +38,11 @@ double bench_percentile(double *values, int32_t n, double share)
 fl_status bench_device_open(ops **out, const bench_options *o, fl_err *err)
 {
     const int32_t gpu = worker_device_gpu(o->device);
-    return gpu < 0 ? ops_cpu_open(out, (int32_t)o->n_threads, err) : gpu_module_ops(out, gpu, strcmp(o->precision, "f32") == 0 ? CUDA_F32 : CUDA_16_BIT, err);
+    fl_err why = { 0 };
+    if (gpu < 0) return ops_cpu_open(out, (int32_t)o->n_threads, err);
+    const fl_status st = gpu_module_ops(out, gpu, strcmp(o->precision, "f32") == 0 ? CUDA_F32 : CUDA_16_BIT, &why);
+    if (st == FL_OK) return st;
+    return fl_fail(err, st == FL_NOT_FOUND ? FL_UNSUPPORTED : st, "%s; use --device cpu", why.text);      /* what is missing is the machine's, not a path of the user's */
 }
 
 static fl_status measure_copy(bench_rates *rates, ops *o, void *memory[2], size_t bytes, fl_err *err)

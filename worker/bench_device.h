@@ -7,7 +7,7 @@
 #include "proto/status.h"
 #include "worker/bench_options.h"
 
-/* Open what --device, --precision and --threads ask for. */
+/* Open what --device, --precision and --threads ask for. FL_UNSUPPORTED where there is no such GPU, or it cannot be used. */
 fl_status bench_device_open(ops **out, const bench_options *o, fl_err *err);
 
 /* Bytes read and written a second by a large copy, and multiply-adds times two a second of a large product. */

@@ -38,6 +38,13 @@ static fl_status find_function(void *function, const char *name, fl_err *err)
     return FL_OK;
 }
 
+fl_status gpu_module_count(int32_t *out, fl_err *err)
+{
+    fl_status (*count)(int32_t *, fl_err *);
+    fl_status st = find_function(&count, "cuda_device_count", err);
+    return st == FL_OK ? count(out, err) : st;
+}
+
 fl_status gpu_module_describe(int32_t index, cuda_device *out, fl_err *err)
 {
     fl_status (*probe)(int32_t, cuda_device *, fl_err *);

@@ -10,11 +10,13 @@
 /* FL_NOT_FOUND, with a sentence, when tokenfleet-cuda.so does not lie beside this program. Opens nothing and touches no GPU. */
 fl_status gpu_module_check(fl_err *err);
 
+/* How many GPUs there are, usable or not: as cuda_device_count, or gpu_module_check's failure, or FL_UNSUPPORTED when the module cannot be opened. Takes no memory there. */
+fl_status gpu_module_count(int32_t *out, fl_err *err);
+
 /* Where GPU `index` is: as cuda_device_pci. Takes no memory there. */
 fl_status gpu_module_pci(int32_t index, char out[CUDA_PCI_BYTES], fl_err *err);
 
-/* Describe GPU `index`, and open the operations on it: as cuda_device_probe and cuda_ops_open, or gpu_module_check's failure, or FL_UNSUPPORTED when the module cannot be opened. From
- * then on this process holds memory of the GPU. */
+/* Describe GPU `index`, and open the operations on it: as cuda_device_probe and cuda_ops_open, else as gpu_module_count. From then on this process holds memory of the GPU. */
 fl_status gpu_module_describe(int32_t index, cuda_device *out, fl_err *err);
 fl_status gpu_module_ops(ops **out, int32_t index, cuda_precision precision, fl_err *err);
 

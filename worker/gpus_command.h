@@ -1,5 +1,6 @@
-/* gpus_command.h - `tokenfleet-worker gpus`: the GPUs that this build can compute on here, as one JSON object: {"gpus": [{"index", "name", "sm", "memory_bytes", "free_bytes"}], "why"},
- * where `why` is the sentence that ended the search (there is no next GPU; or there is none at all). `run` asks it. */
+/* gpus_command.h - `tokenfleet-worker gpus`: the GPUs that this build can compute on here, as one JSON object: {"found", "gpus": [{"index", "name", "sm", "memory_bytes", "free_bytes"}],
+ * "why"}. `found` is how many the driver shows; `why` says why each of the others cannot be used, or why there is none at all, and is empty where all of them can. `index` is what --device
+ * cuda:N takes: one that cannot be used leaves a gap. `run` asks it. */
 #ifndef WORKER_GPUS_COMMAND_H
 #define WORKER_GPUS_COMMAND_H
 

@@ -9,7 +9,7 @@
  *          results are merged in ascending order by a second kernel.
  * Reads    of a query: its own q, and keys and values of its sequence up to the end of its prompt chunk (what it may not see counts nothing, but
  *          a NaN there is not kept from it in the form on tensor cores). Unwritten positions are not read.
- * Memory   partial results of decode rows lie in a scratch taken at install; a batch of more goes in groups of rows, one launch each. */
+ * Memory   partial results of decode rows lie in a scratch taken at install; a batch of more goes in groups of rows, one launch each. It holds one row of any context that reserve takes. */
 #include "kernels/cuda/cuda_attention.h"
 
 #include <stdlib.h>
@@ -84,8 +84,10 @@ template <typename T> static __device__ void attend(query_sum &s, const attentio
 }
 
 /* Shared memory of a block: queries, probabilities, a tile. */
-static int row_stride(int head_dim) { return head_dim | 1; }
-static size_t shared_bytes(int head_dim) { return ((size_t)(QUERIES + KEYS) * (size_t)row_stride(head_dim) + QUERIES * KEYS) * sizeof(float); }
+static constexpr int row_stride(int head_dim) { return head_dim | 1; }
+static constexpr size_t shared_bytes(int head_dim) { return ((size_t)(QUERIES + KEYS) * (size_t)row_stride(head_dim) + QUERIES * KEYS) * sizeof(float); }
+
+static_assert(shared_bytes(OPS_HEAD_DIM_MAX) <= SHARED_LEAST, "every GPU has it");
 
 template <typename T> static __device__ void load_query(float *q_row, const attention_call<T> &a, int row, int head, bool is_there)
 {
@@ -189,6 +191,19 @@ template <typename T> static __global__ void attention_merge(attention_call<T> a
 
 typedef struct { float *partials; size_t n_partials; } attention_state;
 
+/* Of a decode row: floats of partial results. */
+static size_t partial_floats(int64_t n_splits, int32_t n_heads, int32_t head_dim) { return (size_t)n_splits * (size_t)n_heads * (size_t)(head_dim + ATTENTION_PARTIAL_HEAD); }
+
+fl_status attention_reserve(ops_cuda *o, const ops_limits *limits, fl_err *err)
+{
+    const attention_state *state = (const attention_state *)o->attention;
+    const int64_t context = (int64_t)limits->seq_blocks * OPS_BLOCK_TOKENS, n_splits = (context + ATTENTION_SPLIT - 1) / ATTENTION_SPLIT;
+    if (limits->n_heads == 0 || partial_floats(n_splits, limits->n_heads, limits->head_dim) <= state->n_partials) return FL_OK;
+    const size_t most = state->n_partials / partial_floats(1, limits->n_heads, limits->head_dim) * ATTENTION_SPLIT;
+    return fl_fail(err, FL_UNSUPPORTED, "cuda: with %d heads of %d values a row can have %zu tokens on a GPU, not %lld; lower --max-context", limits->n_heads, limits->head_dim, most,
+                   (long long)context);
+}
+
 template <typename T> static void cuda_attention(ops *table, act *out, const act *q, int32_t q_stride, int32_t q_head_stride, int32_t n_heads, const ops_kv *kv, float scale,
                                                  int32_t window, const ops_batch *b)
 {
@@ -203,8 +218,8 @@ template <typename T> static void cuda_attention(ops *table, act *out, const act
         launch(o, "attention_prefill", attention_prefill<T>, dim3((unsigned)(o->batch.n_tiles * (OPS_BLOCK_TOKENS / QUERIES)), (unsigned)n_heads), LANES * QUERIES, shared, a);
 
     const int32_t n_splits = (o->batch.most_context + ATTENTION_SPLIT - 1) / ATTENTION_SPLIT, n_parts = (n_heads / kv->n_kv_heads + QUERIES - 1) / QUERIES;
-    const size_t row_floats = (size_t)n_splits * (size_t)n_heads * (size_t)(kv->head_dim + ATTENTION_PARTIAL_HEAD);
-    FL_ASSERT(row_floats <= state->n_partials);
+    const size_t row_floats = partial_floats(n_splits, n_heads, kv->head_dim);
+    FL_ASSERT(row_floats <= state->n_partials);          /* attention_reserve has seen to it */
     for (int32_t first = 0, n; first < o->batch.n_decodes; first += n) {
         n = (int32_t)(state->n_partials / row_floats < 65535 ? state->n_partials / row_floats : 65535);
         if (n > o->batch.n_decodes - first) n = o->batch.n_decodes - first;

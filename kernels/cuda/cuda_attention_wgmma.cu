@@ -27,6 +27,13 @@ static __host__ __device__ constexpr int tile_bytes(int hd) { return hd / 64 * P
 static __host__ __device__ constexpr bool q_in_registers(int hd) { return hd <= 128; }
 static __host__ __device__ constexpr int wgmma_shared_bytes(int hd) { return 1024 + (q_in_registers(hd) ? 0 : HEADS) * tile_bytes(hd) + 2 * STAGES * tile_bytes(hd) + 128; }
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WGMMA 1
+#else
+#define HAS_WGMMA 0
+#endif
+
+#if HAS_WGMMA
 /* ---- what the hardware calls things ---- */
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -55,13 +62,6 @@ static __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAS_WGMMA 1
-#else
-#define HAS_WGMMA 0
-#endif
-
-#if HAS_WGMMA
 /* A panel as a matrix operand. lead_bytes: from one 64-column panel to the next, when columns are N; rows lie 1024 bytes apart in eights. */
 static __device__ __forceinline__ uint64_t operand(uint32_t at, uint32_t lead_bytes)
 {

@@ -3,7 +3,7 @@
  * conv_silu    x rows x_stride apart, y [n_rows, n_channels], w [n_channels, width] fp32, state [slot, width - 1, n_channels] fp32; width 1 .. 8. A sum runs
  *              over taps ascending, in prompts and decode alike. Prompts: one kernel for all outputs, then one that advances the states.
  * gated_delta  qkv [n_rows, 2 n_k_heads dk + n_v_heads dv], a, b [n_rows, n_v_heads] fp32, state [slot, n_v_heads, dk, dv] fp32, out [n_rows, n_v_heads dv];
- *              dk 1 .. 256. A block holds columns of one head's state in registers: warp w has the rows i = w mod 8, a lane 1 or 4 columns.
+ *              dk 1 .. 256. A block holds columns of one head's state in registers: warp w has the rows i = w mod 8, a lane 1 or 4 columns (4 where they lie in one 16-byte piece).
  *              seen = decay (S^T k), out = decay (S^T q) + (k q) u with u = beta (v - seen), S = decay S + k u^T; sums over i: a warp's rows
  *              ascending, then the warps ascending.
  * Bits         A row's values come from its own inputs and the state before it, which is kept in fp32: how rows share calls changes nothing.
@@ -303,7 +303,7 @@ template <typename T> static void cuda_gated_delta(ops *table, act *out, const a
     /* Few prompts: narrow blocks, so that there are more of them. Many decode rows: wide loads. */
     if (delta_chunk_takes<T>(o, dk, dv)) delta_chunk_run<T>(o, call);
     else delta_runs<T, 1>(o, call, "delta_prefill", o->batch.prefills, o->batch.n_prefills);
-    if (dv % 4 == 0) delta_runs<T, 4>(o, call, "delta_decode", o->batch.decodes, o->batch.n_decodes);
+    if (dv % 4 == 0 && (uintptr_t)state % 16 == 0) delta_runs<T, 4>(o, call, "delta_decode", o->batch.decodes, o->batch.n_decodes);
     else delta_runs<T, 1>(o, call, "delta_decode", o->batch.decodes, o->batch.n_decodes);
 }
 

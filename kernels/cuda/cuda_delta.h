@@ -16,7 +16,7 @@ template <typename T> static __device__ __forceinline__ int key_head_of(const de
 static __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 static __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-/* cuda_delta_chunk.cu: prompts in chunks on tensor cores. `takes` depends on the GPU and the model alone. */
+/* cuda_delta_chunk.cu: prompts in chunks on tensor cores. `takes` depends on the GPU (its instructions, the shared memory of a block) and the model alone. */
 template <typename T> bool delta_chunk_takes(const ops_cuda *o, int dk, int dv);
 template <typename T> void delta_chunk_run(ops_cuda *o, const delta_call<T> &a);
 template <typename T> fl_status delta_chunk_install(ops_cuda *o, fl_err *err);

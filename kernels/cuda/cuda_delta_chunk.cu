@@ -1,5 +1,6 @@
 /* cuda_delta_chunk.cu - prompts' gated delta rule on tensor cores, a chunk of 64 positions at a time (Yang et al. 2024, arXiv:2412.06464; the form with the inverse of a
- * unit triangular matrix). sm_80 and up, 16-bit activations, dk a multiple of 8 up to 128, dv a multiple of 8. Within a chunk, with G_t the sum of log decays up to
+ * unit triangular matrix). sm_80 and up, 16-bit activations, dk a multiple of 8 up to 128, dv a multiple of 8, and a GPU whose blocks can have the shared memory: with dk up to 64 it
+ * is 161 KB (sm_80 and 9.0 have it, 8.6, 8.9 and 12.0 have 99 KB), above that 202 KB; elsewhere prompts go row by row. Within a chunk, with G_t the sum of log decays up to
  * row t, k and q normalized, S the state before the chunk:
  *
  *   A_ti = beta_t exp(G_t - G_i) k_t k_i  (i < t)      P_ti = exp(G_t - G_i) q_t k_i  (i <= t)      both, and the inverse T = (I + A)^-1, by delta_prepare: a block
@@ -53,7 +54,9 @@ template <typename T> static __device__ __forceinline__ void mma(float (&d)[4], 
 #endif
 }
 
+#if HAS_MMA
 static __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+#endif
 static __device__ __forceinline__ void load_4(uint32_t (&v)[4], const void *row)
 {
 #if HAS_MMA
@@ -448,7 +451,14 @@ template <typename T, int DK> static void chunk_run(ops_cuda *o, const delta_cal
     }
 }
 
-template <typename T> bool delta_chunk_takes(const ops_cuda *o, int dk, int dv) { return o->sm >= 80 && dk % 8 == 0 && dk <= 128 && dv % 8 == 0; }
+/* Of both forms of delta_chunks, so that how many prompts there are does not decide what is possible. */
+template <typename T, int DK> static constexpr size_t chunk_shared_most(void)
+{
+    return sizeof(chunk_shared<T, DK, 32>) > sizeof(prepare_shared<T, DK>) ? sizeof(chunk_shared<T, DK, 32>) : sizeof(prepare_shared<T, DK>);
+}
+template <typename T> static bool chunk_fits(const ops_cuda *o, int dk) { return o->shared_most >= (dk <= 64 ? chunk_shared_most<T, 64>() : chunk_shared_most<T, 128>()); }
+
+template <typename T> bool delta_chunk_takes(const ops_cuda *o, int dk, int dv) { return o->sm >= 80 && dk % 8 == 0 && dk <= 128 && dv % 8 == 0 && chunk_fits<T>(o, dk); }
 
 template <typename T> void delta_chunk_run(ops_cuda *o, const delta_call<T> &a)
 {
@@ -466,9 +476,9 @@ template <typename T, int DK> static cudaError_t chunk_allow(void)
 
 template <typename T> fl_status delta_chunk_install(ops_cuda *o, fl_err *err)
 {
-    if (o->sm < 80) return FL_OK;
+    if (!delta_chunk_takes<T>(o, 8, 8)) return FL_OK;
     cudaError_t e = chunk_allow<T, 64>();
-    if (e == cudaSuccess) e = chunk_allow<T, 128>();
+    if (e == cudaSuccess && chunk_fits<T>(o, 128)) e = chunk_allow<T, 128>();
     if (e != cudaSuccess) return fl_fail(err, FL_GPU, "cuda: the delta rule cannot have the shared memory it needs: %s", cudaGetErrorString(e));
     return o->table.take(&o->table, &o->delta, SCRATCH_BYTES, "chunks of the delta rule", err);
 }

@@ -2,7 +2,8 @@
  * Modes    a key's first calls are just made: what the driver loads when a kernel is first used must not be loaded while a stream is captured. Its second are captured, made a graph
  *          and launched, the later ones replayed.
  * Memory   GRAPHS_MAX graphs at most, some hundred kilobytes of the device's each; the one that was not used for longest goes. By then it is no longer running: a graph a step.
- * Failure  where a capture, a graph or its first launch fails, graphs are off from then on and the calls are made again, one by one.
+ * Failure  where a capture cannot begin or fails, or a graph or its first launch does, graphs are off from then on, the log says so, and calls are made one by one: again, where they
+ *          were captured.
  * Threads  as ops.h: one engine thread. Captures are the thread's own: what other threads of the process do with the GPU does not disturb them. */
 #include "kernels/cuda/cuda_ops.h"
 
@@ -19,6 +20,7 @@ struct cuda_graphs {
     uint64_t n_calls;
     recording *current;                  /* being captured */
     bool is_off;
+    cudaError_t refusal;                 /* of a capture that could not begin, which the log has not been told of */
 };
 
 static void forget(recording *r)
@@ -60,13 +62,23 @@ static bool cuda_replay(ops *table, uint64_t key)
         r = make_room(g);
         r->key = key;
         r->is_there = true;
-    } else if (cudaStreamBeginCapture(o->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess) {
+    } else if ((g->refusal = cudaStreamBeginCapture(o->stream, cudaStreamCaptureModeThreadLocal)) == cudaSuccess) {
         g->current = r;
     } else {
         cudaGetLastError();                              /* then its calls are made as they are */
+        g->is_off = true;
     }
     r->used = g->n_calls;
     return false;
+}
+
+/* No more recordings, because of `e` at `failed`; what was recorded is forgotten. */
+static void turn_off(ops_cuda *o, cudaError_t e, const char *failed, char *note)
+{
+    snprintf(note, OPS_NOTE_BYTES, "cuda: a step could not be recorded as a graph (%s%s%s); steps are launched kernel by kernel from now on", cudaGetErrorString(e), failed ? " at " : "",
+             failed ? failed : "");
+    o->graphs->is_off = true;
+    graphs_forget(o);
 }
 
 static bool cuda_record_end(ops *table, char *note)
@@ -76,7 +88,11 @@ static bool cuda_record_end(ops *table, char *note)
     recording *r = g->current;
     cudaGraph_t graph = NULL;
     note[0] = '\0';
-    if (!r) return true;
+    if (!r) {
+        if (g->refusal != cudaSuccess) turn_off(o, g->refusal, NULL, note);
+        g->refusal = cudaSuccess;
+        return true;
+    }
     g->current = NULL;
     cudaError_t e = cudaStreamEndCapture(o->stream, &graph);
     if (e == cudaSuccess) e = o->error;
@@ -84,13 +100,10 @@ static bool cuda_record_end(ops *table, char *note)
     if (graph) cudaGraphDestroy(graph);
     if (e == cudaSuccess) e = cudaGraphLaunch(r->graph, o->stream);      /* the first time it also goes to the GPU, which may have no memory for it */
     if (e == cudaSuccess) return true;
-    snprintf(note, OPS_NOTE_BYTES, "cuda: a step could not be recorded as a graph (%s%s%s); steps are launched kernel by kernel from now on", cudaGetErrorString(e), o->failed ? " at " : "",
-             o->failed ? o->failed : "");
+    turn_off(o, e, o->failed, note);
     cudaGetLastError();
     o->error = cudaSuccess;                              /* nothing of it has run; what is really wrong shows when the calls are made again */
     o->failed = NULL;
-    g->is_off = true;
-    graphs_forget(o);
     return false;
 }
 

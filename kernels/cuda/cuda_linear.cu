@@ -107,6 +107,7 @@ template <typename T> static void cuda_linear_f32(ops *o, float *y, const act *x
 
 template <typename F, bool IS_ALIGNED, typename T> static cudaError_t linear_allow(void)
 {
+    static_assert(F::IS_WIDE || F::SHARED_BYTES <= SHARED_LEAST_80, "every GPU from sm_80 on has it");
     return cudaFuncSetAttribute(linear_kernel<F, IS_ALIGNED, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES);
 }
 

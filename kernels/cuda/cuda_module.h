@@ -21,8 +21,12 @@ typedef struct {
     uint64_t memory_bytes, free_bytes;
 } cuda_device;
 
-/* Describe GPU `index`. FL_NOT_FOUND when there is no such GPU or no driver, FL_UNSUPPORTED when this module has no code for its architecture (a kernel is
- * launched to find out), FL_GPU when the driver fails; each with a sentence. Nothing stays allocated. */
+/* How many GPUs the driver shows this process (CUDA_VISIBLE_DEVICES and the like leave some out, and order them), 1 at least. FL_NOT_FOUND without one or without a driver, FL_GPU when the
+ * driver fails. Takes no memory of a GPU. */
+fl_status cuda_device_count(int32_t *out, fl_err *err);
+
+/* Describe GPU `index`. FL_NOT_FOUND when there is no such GPU or no driver, FL_UNSUPPORTED when this module has no code for its architecture, or not all that our kernels need
+ * (cuda_code.h; a kernel is launched to find out), FL_GPU when the driver fails; each with a sentence. Others can be asked after any of them. Nothing stays allocated. */
 fl_status cuda_device_probe(int32_t index, cuda_device *out, fl_err *err);
 
 /* The PCI address of GPU `index`, as "0000:1A:00.0". Errors as cuda_device_probe's, which it does without taking memory of the GPU. */

@@ -13,7 +13,7 @@ typedef struct { int32_t expert, begin, n; } moe_tile;               /* pairs or
 
 /* ---- sort ---- */
 
-static __global__ void moe_sort_kernel(int32_t *order, int32_t *begin, const int32_t *ids, int n_pairs)
+static __global__ void __launch_bounds__(1024) moe_sort_kernel(int32_t *order, int32_t *begin, const int32_t *ids, int n_pairs)
 {
     __shared__ int before[32], equal[32];                            /* of each warp */
     const int expert = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
@@ -57,7 +57,7 @@ static __global__ void moe_sort_kernel(int32_t *order, int32_t *begin, const int
 #define TILES_THREADS 1024
 
 /* One block; n_tiles[0] gets the number of tiles. */
-static __global__ void moe_tiles_kernel(moe_tile *tiles, int32_t *n_tiles, const int32_t *begin, int n_experts, int tile_rows)
+static __global__ void __launch_bounds__(TILES_THREADS) moe_tiles_kernel(moe_tile *tiles, int32_t *n_tiles, const int32_t *begin, int n_experts, int tile_rows)
 {
     __shared__ int totals[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -293,6 +293,7 @@ template <typename T> static void cuda_moe_experts(ops *table, act *y, const act
 
 template <typename F, bool IS_ALIGNED, typename T> static cudaError_t moe_allow(void)
 {
+    static_assert(F::IS_WIDE || F::SHARED_BYTES <= SHARED_LEAST_80, "every GPU from sm_80 on has it");
     const cudaError_t e = cudaFuncSetAttribute(moe_hidden_kernel<F, IS_ALIGNED, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES);
     return e != cudaSuccess ? e : cudaFuncSetAttribute(moe_down_kernel<F, IS_ALIGNED, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, F::SHARED_BYTES);
 }

@@ -41,8 +41,9 @@ static fl_status cuda_take(ops *table, void **out, size_t n_bytes, const char *w
         return fl_fail(err, FL_FULL, "cuda: GPU %d has no memory for %s (%.2f GB of %.2f GB free, %.2f GB wanted)", o->device, what, (double)free_bytes / 1e9,
                        (double)total_bytes / 1e9, (double)n_bytes / 1e9);
     }
-    if (e == cudaSuccess) e = cudaMemsetAsync(*out, 0, n_bytes, o->stream);
-    if (e == cudaSuccess) return FL_OK;
+    if (e == cudaSuccess && (e = cudaMemsetAsync(*out, 0, n_bytes, o->stream)) == cudaSuccess) return FL_OK;
+    if (*out) cudaFree(*out);
+    *out = NULL;
     cuda_keep(o, e, what);
     return fl_fail(err, FL_GPU, "cuda: GPU %d failed to give memory for %s: %s", o->device, what, cudaGetErrorString(e));
 }
@@ -249,6 +250,8 @@ static fl_status cuda_reserve(ops *table, const ops_limits *limits, fl_err *err)
     ops_cuda *o = cuda_of(table);
     const size_t rows = (size_t)limits->n_rows, seqs = (size_t)limits->n_seqs, word = sizeof(int32_t), chunks = seqs + rows / OPS_BLOCK_TOKENS + 1;
     const size_t n_bytes = 4 * rows * word + (size_t)limits->n_logits * word + seqs * (size_t)limits->seq_blocks * word + chunks * sizeof(cuda_tile) + 2 * seqs * sizeof(cuda_run) + 9 * 16;
+    fl_status st = attention_reserve(o, limits, err);
+    if (st != FL_OK) return st;
     if (reserve_lists(o, n_bytes)) return FL_OK;
     if (o->error == cudaErrorMemoryAllocation) {
         cudaGetLastError();
@@ -382,7 +385,10 @@ extern "C" fl_status cuda_ops_open(ops **out, int32_t index, cuda_precision prec
     o->table.finish = cuda_finish;
     o->table.begin = cuda_begin;
     o->table.close = cuda_close;
-    cudaError_t e = cudaStreamCreateWithFlags(&o->stream, cudaStreamNonBlocking);
+    int shared_most = 0;
+    cudaError_t e = cudaDeviceGetAttribute(&shared_most, cudaDevAttrMaxSharedMemoryPerBlockOptin, index);
+    o->shared_most = (size_t)shared_most;
+    if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&o->stream, cudaStreamNonBlocking);
     for (int i = 0; i < 2 && e == cudaSuccess; i++) {
         e = cudaEventCreateWithFlags(&o->is_copied[i], cudaEventDisableTiming);
         if (e == cudaSuccess) e = cudaEventCreateWithFlags(&o->is_uploaded[i], cudaEventDisableTiming);

@@ -36,11 +36,15 @@ typedef struct {
     const cuda_run *decodes;             /* [n_decodes] n_rows is 1 */
 } cuda_batch;
 
+#define SHARED_LEAST ((size_t)64 << 10)  /* that any GPU gives a block that asks for it: sm_75 */
+#define SHARED_LEAST_80 ((size_t)99 << 10)   /* that sm_80 and up do */
+
 struct cuda_sampler;
 struct cuda_graphs;
 typedef struct {
     ops table;                           /* first: an ops * is an ops_cuda * */
     int device, sm, n_multiprocessors;
+    size_t shared_most;                  /* bytes of shared memory that a block can ask for: 64 KB on sm_75, 99 KB on sm_86, 8.9 and 12.0, 163 KB on sm_80, 227 KB on sm_90 and 10.0 */
     cudaStream_t stream;
     cudaError_t error; const char *failed;       /* the first error and the kernel or copy it was seen at */
     bool is_synchronous;                 /* TOKENFLEET_CUDA_SYNC=1: wait after every launch, so that an error names its kernel */
@@ -98,6 +102,7 @@ fl_status graphs_install(ops_cuda *o, fl_err *err);                             
 void graphs_forget(ops_cuda *o);         /* what was recorded: memory that it names has moved */
 void graphs_close(ops_cuda *o);
 void linear_close(ops_cuda *o);
+fl_status attention_reserve(ops_cuda *o, const ops_limits *limits, fl_err *err);         /* FL_UNSUPPORTED for contexts whose decode rows have no room */
 void attention_close(ops_cuda *o);
 void delta_close(ops_cuda *o);
 void moe_close(ops_cuda *o);

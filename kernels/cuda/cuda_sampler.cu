@@ -32,7 +32,7 @@ static_assert(VOCAB_MAX / CHUNK <= BUCKETS && 1 << DIGIT_BITS == BUCKETS, "chunk
 typedef unsigned long long entry;        /* order key << 32 | id: ascending entries are descending logits, then ascending ids */
 typedef unsigned long long units;        /* of weight */
 
-/* What a row needs to know, in shared memory: below 64 KB. */
+/* What a row needs to know, in shared memory. */
 typedef struct {
     entry sorted[CAPACITY];
     units sums[CAPACITY];                /* of all entries up to a sorted one, itself among them */
@@ -44,6 +44,7 @@ typedef struct {
     units kept, above;
     int32_t best_id, n, chosen, is_nan;
 } row_state;
+static_assert(sizeof(row_state) <= SHARED_LEAST, "every GPU has it");
 
 /* ---- one logit ---- */
 
@@ -623,7 +624,7 @@ static __device__ __noinline__ entry entry_behind(row_state *s, const row_logits
     return next;
 }
 
-/* Raw log-probabilities of the chosen ids and of the n_top best, n_top at most THREADS. */
+/* Raw log-probabilities of the chosen ids and of the n_top best, n_top at most THREADS. A row with NaNs, whose id is -1, may have fewer entries than that: the rest is no id. */
 static __global__ void __launch_bounds__(THREADS) best_logprobs(float *logprobs, int32_t *top_ids, float *top_logprobs, const int32_t *ids, const ops_sampling *rows, const float *logits,
                                                                 const float *lses, int32_t n_top, int32_t n_vocab)
 {
@@ -644,7 +645,7 @@ static __global__ void __launch_bounds__(THREADS) best_logprobs(float *logprobs,
     });
     const bool fits = sort_collected(s);
     for (int32_t j = threadIdx.x; j < n_top; j += THREADS) {
-        const int32_t id = fits && j < k ? static_cast<int32_t>(static_cast<uint32_t>(s->sorted[j])) : -1;
+        const int32_t id = fits && j < min(k, s->n) ? static_cast<int32_t>(static_cast<uint32_t>(s->sorted[j])) : -1;
         top_ids[static_cast<size_t>(row) * n_top + j] = id;
         top_logprobs[static_cast<size_t>(row) * n_top + j] = id >= 0 ? fmaxf(__fsub_rn(r.logits[id], lse), -9999.0f) : -9999.0f;
     }

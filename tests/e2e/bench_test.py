@@ -49,6 +49,9 @@ def refusals(_):
     for args in wrong:
         done = call([WORKER, "bench", *args], expect=2)
         check(done.stderr.count("\n") == 1 and done.stderr.startswith("tokenfleet-worker bench: ") and not done.stdout, f"{args}: {done.stderr}")
+    for kind in ("prefill", "decode", "job", "sampler"):         # a GPU that no machine has
+        done = call([WORKER, "bench", kind, "--device", "cuda:9999"], expect=3)
+        check(done.stderr.count("\n") == 1 and "--device cpu" in done.stderr and not done.stdout, f"{kind}: {done.stderr}")
     check("--temperature" in call([WORKER, "bench", "job", "--help"]).stdout, "help")
     return f"{len(wrong)} refusals"
 

@@ -129,9 +129,25 @@ static void bits(ops *o, act_type t, const shape &s)
     }
 }
 
+/* A context whose decode rows would have no room for their partial results is refused before anything runs. */
+static void long_contexts_are_refused(ops *o)
+{
+    ops_limits limits = {};
+    fl_err err = {};
+    limits.n_rows = limits.n_seqs = limits.n_logits = 1;
+    limits.seq_blocks = 1 << 18;                         /* 16,777,216 tokens, the longest context that a config may ask for */
+    limits.n_heads = 64;
+    limits.head_dim = 128;
+    const bool is_refused = o->reserve(o, &limits, &err) == FL_UNSUPPORTED && strstr(err.text, "--max-context");
+    case_result(is_refused, "a context beyond the room for partial results is refused", err.text);
+    limits.seq_blocks = 1 << 12;
+    case_result(o->reserve(o, &limits, &err) == FL_OK, "a context of 262,144 is not", err.text);
+}
+
 static void run_type(act_type t, bool is_quick)
 {
     ops *o = case_open(t);
+    long_contexts_are_refused(o);
     const std::vector<shape> shapes = { { 128, 2, 4, 0, 0 }, { 256, 2, 4, 0, 256 }, { 64, 1, 5, 100, 0 }, { 18, 2, 1, 0, 2 }, { 33, 1, 3, 70, 1 }, { 1, 1, 1, 0, 0 },
                                         { 96, 1, 17, 0, 0 }, { 200, 1, 2, 1, 8 }, { 80, 2, 8, 64, 0 }, { 255, 1, 1, 0, 3 }, { 32, 3, 6, 513, 0 }, { 192, 1, 6, 0, 0 } };
     for (size_t i = 0; i < shapes.size() && !(is_quick && i >= 5); i++) against_reference(o, t, shapes[i]);

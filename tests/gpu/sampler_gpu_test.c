@@ -148,6 +148,47 @@ static bool logprobs_agree(int32_t n_vocab, int32_t n_top, logit_kind kind)
     return agree;
 }
 
+/* The best of rows without numbers are no ids, whatever a row before them left in shared memory. */
+static bool nothing_has_no_best(int32_t n_vocab)
+{
+    enum { N_TOP = 20, ROWS = 2 * 132 };                 /* more blocks than multiprocessors */
+    static int32_t got_ids[ROWS * N_TOP], got[ROWS];
+    static ops_sampling rows[ROWS];
+    fl_err err = { 0 };
+    const size_t n_bytes = (size_t)ROWS * (size_t)n_vocab * sizeof(float), top_bytes = sizeof got_ids;
+    float *logits = malloc(n_bytes), *device_logits = take(n_bytes), *lse = take(ROWS * 4), *logprobs = take(ROWS * 4), *tops = take(top_bytes);
+    int32_t *ids = take(ROWS * 4), *top_ids = take(top_bytes);
+    bool agree = true;
+    require(o->sampler_reserve(o, ROWS, 1, 1, n_vocab, &err), &err);
+    for (int turn = 0; turn < 2; turn++) {               /* first rows that sort many entries, then rows of which only 0 to 3 are numbers */
+        for (size_t i = 0; i < n_bytes / sizeof *logits; i++) logits[i] = turn == 0 ? 0.01f * unit() : NAN;
+        for (int32_t r = 0; r < ROWS; r++) {
+            rows[r] = (ops_sampling){ .temperature = turn == 0 ? 1.0f : 0.0f, .top_p = 0.9f, .repetition_penalty = 1.0f, .u = unit(), .logits_row = r, .count_slot = -1, .given_id = -1 };
+            for (int32_t k = 0; turn == 1 && k < r % 4; k++) logits[(size_t)r * (size_t)n_vocab + (size_t)in(0, n_vocab - 1)] = 1.0f;
+        }
+        o->upload(o, device_logits, logits, n_bytes);
+        o->sample_begin(o, rows, ROWS, NULL, 0);
+        o->sample(o, ids, device_logits, ROWS, NULL, n_vocab);
+        o->log_sum_exp(o, lse, device_logits, ROWS, n_vocab);
+        o->sample_logprobs(o, logprobs, top_ids, tops, ids, device_logits, lse, N_TOP, ROWS, n_vocab);
+        o->download(o, got, ids, sizeof got);
+        o->download(o, got_ids, top_ids, top_bytes);
+        require(o->finish(o, &err), &err);
+        for (int32_t r = 0; turn == 1 && r < ROWS; r++) {
+            agree &= got[r] == -1;
+            for (int32_t j = r % 4; j < N_TOP; j++) agree &= got_ids[r * N_TOP + j] == -1;
+        }
+    }
+    free(logits);
+    o->give(o, device_logits, n_bytes);
+    o->give(o, lse, ROWS * 4);
+    o->give(o, logprobs, ROWS * 4);
+    o->give(o, tops, top_bytes);
+    o->give(o, ids, ROWS * 4);
+    o->give(o, top_ids, top_bytes);
+    return agree;
+}
+
 /* ---- against the analytic distribution ---- */
 
 /* What the chain should draw, in double: temperature, then top_k, top_p over what is left, min_p. */
@@ -232,6 +273,7 @@ int main(int argc, char **argv)
             snprintf(text, sizeof text, "log-probabilities of %d %s logits are the CPU's", n_vocab, kind_names[kind]);
             report(agree, text);
         }
+    report(nothing_has_no_best(2048) && nothing_has_no_best(32000), "rows that are no numbers have no best ids");
     for (size_t i = 0; i < sizeof draws / sizeof *draws && !is_short; i++) {
         double most, l1 = distance_of(draws[i].n_vocab, &draws[i].p, false, &most);
         snprintf(text, sizeof text, "%s: L1 of %d draws %.4f (below 0.03)", draws[i].name, N_DRAWS, l1);

@@ -18,6 +18,7 @@ typedef struct {
     char *far, *near;                    /* owned ranges of FAR_BYTES: without access, and with the bytes */
     size_t n_taken;
     bool is_reserved, is_busy[2];
+    ops_limits limits;                   /* reserve()'s */
     weight experts[3][FAR_EXPERTS];
     uint64_t calls;                      /* a hash of the addresses that operations were given so far */
 } far_ops;
@@ -91,9 +92,19 @@ static fl_status far_prepare(ops *o, const ops_product *products, int32_t n, cha
     for (int32_t i = 0; i < n; i++) N(products[i].w.data);
     return FL_OK;
 }
-static fl_status far_reserve(ops *o, const ops_limits *limits, fl_err *err) { far_of(o)->is_reserved = true; return CPU->reserve(CPU, limits, err); }
+static fl_status far_reserve(ops *o, const ops_limits *limits, fl_err *err) 
+{
+    far_of(o)->is_reserved = true;
+    far_of(o)->limits = *limits;
+    return CPU->reserve(CPU, limits, err);
+}
 static fl_status far_finish(ops *o, fl_err *err) { return CPU->finish(CPU, err); }
-static void far_begin(ops *o, const ops_batch *b) { CPU->begin(CPU, b); }
+static void far_begin(ops *o, const ops_batch *b)
+{
+    const ops_limits *most = &far_of(o)->limits;
+    FL_ASSERT(b->n_rows <= most->n_rows && b->n_seqs <= most->n_seqs && b->n_logits <= most->n_logits && b->table_stride <= most->seq_blocks && b->reach <= most->seq_blocks * OPS_BLOCK_TOKENS);
+    CPU->begin(CPU, b);
+}
 static void far_embed(ops *o, float *y, const weight *table, float scale, const ops_batch *b) { W(table); CPU->embed(CPU, N(y), &near_table, scale, b); }
 static void far_rms_norm(ops *o, act *y, const float *x, const weight *w, float w_add, float eps, int32_t n_rows, int32_t dim) { W(w); CPU->rms_norm(CPU, N(y), N(x), &near_w, w_add, eps, n_rows, dim); }
 static void far_act_rms_norm(ops *o, act *y, const act *x, const weight *w, float w_add, float eps, int32_t n_rows, int32_t dim)
@@ -125,6 +136,7 @@ static void far_kv_write(ops *o, const ops_kv *kv, const act *k, int32_t k_strid
 static void far_attention(ops *o, act *out, const act *q, int32_t q_stride, int32_t q_head_stride, int32_t n_heads, const ops_kv *kv, float scale, int32_t window, const ops_batch *b)
 {
     const ops_kv near = near_kv(o, kv);
+    FL_ASSERT(n_heads <= far_of(o)->limits.n_heads && kv->head_dim <= far_of(o)->limits.head_dim);
     CPU->attention(CPU, N(out), N(q), q_stride, q_head_stride, n_heads, &near, scale, window, b);
 }
 static void far_sigmoid_gate(ops *o, act *x, const act *gate, int32_t gate_stride, int32_t gate_head_stride, int32_t n_heads, int32_t head_dim, int32_t n_rows)

@@ -1,5 +1,5 @@
 /* The engine one step behind a device that chooses tokens itself (late_ops.h) gives the bytes of the engine on the CPU, which waits for every step: over settings, with preemptions, forks,
- * cancels, rows without numbers and failing devices; and calls that could be replayed are the same calls each time. Prints its seed; TOKENFLEET_TEST_SEED replays another. */
+ * cancels, rows without numbers, failing devices and any order of calls; and calls that could be replayed are the same calls each time. Prints its seed; TOKENFLEET_TEST_SEED replays another. */
 #include <unistd.h>
 #include "engine_rows.h"
 #include "late_ops.h"
@@ -153,6 +153,137 @@ static void failing_device_ends_the_engine_wherever_it_fails(void **state)
     }
 }
 
+/* ---- any order of calls ---- */
+
+enum { N_HOSTILE = 16, HOSTILE_ROUNDS = 24, CALLS_MAX = 4000 };
+
+/* What the caller knows of a row that it added: its samples that are still owed. */
+typedef struct { bool is_live; uint64_t tag; uint32_t lo, hi; bool is_owed[SAMPLES_MAX]; } added_row;
+
+static added_row added[N_HOSTILE];
+static uint64_t n_tags, n_checked, n_failed;
+
+static bool owes_any(const added_row *a)
+{
+    bool any = false;
+    for (uint32_t k = a->lo; k < a->hi; k++) any |= a->is_owed[k];
+    return any;
+}
+
+/* Add a row that is not live, whole or some of its samples, under a new tag or at once again under the tag that it had: steps that name the old request may be under way. */
+static void hostile_add(engine *e, int index)
+{
+    const row *r = &rows[index];
+    added_row *a = &added[index];
+    fl_err err;
+    if (a->is_live) return;
+    if (a->tag == 0 || chance(50)) a->tag = ++n_tags;
+    a->lo = chance(60) ? 0 : (uint32_t)between(0, (int32_t)r->n_samples - 1);
+    a->hi = chance(60) ? r->n_samples : (uint32_t)between((int32_t)a->lo + 1, (int32_t)r->n_samples);
+    a->is_live = true;
+    for (uint32_t k = a->lo; k < a->hi; k++) a->is_owed[k] = true;
+    const engine_request request = { .tag = a->tag, .prompt = r->prompt, .n_prompt = r->n_prompt, .sample_lo = a->lo, .sample_hi = a->hi, .sampling = r->sampling, .stop = r->stop,
+                                     .stop_bytes = r->stop_bytes, .n_stop = r->n_stop, .stop_ids = r->stop_ids, .n_stop_ids = r->n_stop_ids };
+    require(engine_add(e, &request, &err), &err);
+}
+
+/* Cancel a whole row, one of its samples, one that is over already or none of its own, or nobody. */
+static void hostile_cancel(engine *e, int index)
+{
+    added_row *a = &added[index];
+    const uint32_t k = chance(50) ? UINT32_MAX : (uint32_t)between(0, SAMPLES_MAX);
+    if (chance(10)) engine_cancel(e, n_tags + 99, k);
+    if (!a->is_live) return;
+    engine_cancel(e, a->tag, k);
+    for (uint32_t i = a->lo; i < a->hi; i++) if (k == UINT32_MAX || k == i) a->is_owed[i] = false;
+    a->is_live = owes_any(a);
+}
+
+static void check_event(const late_ops *l, engine_event *event)
+{
+    uint8_t *bytes;
+    size_t n_bytes;
+    fl_err err;
+    int index = 0;
+    while (index < N_HOSTILE && !(added[index].is_live && added[index].tag == event->tag)) index++;
+    assert_true(index < N_HOSTILE);                      /* nobody hears of what was cancelled */
+    added_row *a = &added[index];
+    if (event->kind == ENGINE_FAILED) {
+        assert_true(l->nan_every > 0);
+        a->is_live = false;
+        n_failed++;
+        return;
+    }
+    assert_true(event->sample >= a->lo && event->sample < a->hi && a->is_owed[event->sample]);
+    a->is_owed[event->sample] = false;
+    a->is_live = owes_any(a);
+    require(fl_result_encode(event->result, &bytes, &n_bytes, &err), &err);
+    assert_true(XXH128_isEqual(XXH3_128bits(bytes, n_bytes), expected.hash[index][event->sample]));
+    n_checked++;
+    free(bytes);
+    fl_result_free(event->result);
+    free(event->result);
+}
+
+/* Rows that come, go and come again between steps, until all are through or, `breaks_off`, an engine closes over what is under way. */
+static void run_hostile(late_ops *l, engine_options options, bool breaks_off)
+{
+    engine *e = NULL;
+    engine_event events[8];
+    fl_err err;
+    fl_status st = FL_OK;
+    int32_t n, n_adds = 3 * N_HOSTILE;
+    memset(added, 0, sizeof added);
+    options.ops = &l->far.table;
+    require(engine_open(&e, &options, &err), &err);
+    if (chance(20)) l->n_host_left = between(0, 12);
+    const bool has_host = l->n_host_left < 0;
+    for (int32_t calls = 0; calls < (breaks_off ? between(2, 60) : CALLS_MAX); calls++) {
+        for (; n_adds > 0 && chance(40); n_adds--) hostile_add(e, between(0, N_HOSTILE - 1));
+        while (chance(25)) hostile_cancel(e, between(0, N_HOSTILE - 1));
+        st = engine_step(e, events, chance(10) ? 0 : between(1, 8), &n, &err);
+        if (st == FL_AGAIN && n_adds == 0) break;
+        if (st != FL_OK && st != FL_AGAIN) break;
+        for (int32_t i = 0; i < n; i++) check_event(l, &events[i]);
+    }
+    if (st == FL_FULL && !has_host) assert_non_null(strstr(err.text, "no pinned memory"));
+    else if (!breaks_off) assert_int_equal(st, FL_AGAIN);
+    if (st == FL_AGAIN && !breaks_off) {
+        const engine_stats stats = engine_read_stats(e);
+        assert_int_equal(stats.running + stats.waiting, 0);
+        assert_int_equal(stats.kv_tokens_used, 0);
+        for (int i = 0; i < N_HOSTILE; i++) assert_false(added[i].is_live);
+    }
+    engine_close(e);
+}
+
+static void any_order_of_calls_gives_the_same_bytes_or_none(void **state)
+{
+    static const char *const names[] = { DEMO, MODELS "small_qwen3_5_moe" };
+    (void)state;
+    for (int m = 0; m < 2; m++) {
+        engine_options options = { .model = names[m], .n_threads = 1, .context_max = CONTEXT };
+        make_rows(first_seed + 23 + (uint64_t)m, m ? 256 : 1024);
+        for (int i = 0; i < N_REQUESTS; i++) {
+            if (rows[i].sampling.max_tokens > 24) rows[i].sampling.max_tokens = between(1, 24);
+            if (rows[i].sampling.min_tokens > rows[i].sampling.max_tokens) rows[i].sampling.min_tokens = rows[i].sampling.max_tokens;
+        }
+        run_rows(&expected, &options, false);
+        n_checked = n_failed = 0;
+        for (int i = 0; i < HOSTILE_ROUNDS; i++) {
+            late_ops *l = open_late(i % 2);
+            options.batch_max = between(1, 9);
+            options.prefill_budget = 64 * between(1, 4);
+            options.kv_tokens = (int64_t)CONTEXT + 64 * between(0, 12);
+            l->fails_to_record = chance(30);
+            if (chance(30)) l->nan_every = (uint64_t)between(5, 60);
+            run_hostile(l, options, i % 3 == 2);
+        }
+        print_message("%s: %llu results as expected, %llu rows without numbers\n", names[m], (unsigned long long)n_checked, (unsigned long long)n_failed);
+        assert_true(n_checked > HOSTILE_ROUNDS);
+    }
+}
+
 /* ---- steps that are taken apart ---- */
 
 /* 64 prompt positions and 6 first tokens are more than the 65 rows that a batch of one has room for. */
@@ -212,6 +343,7 @@ int main(void)
         cmocka_unit_test(recurrent_and_mixed_models_are_the_same),
         cmocka_unit_test(cancelled_and_failed_rows_disturb_nobody),
         cmocka_unit_test(failing_device_ends_the_engine_wherever_it_fails),
+        cmocka_unit_test(any_order_of_calls_gives_the_same_bytes_or_none),
         cmocka_unit_test(step_without_room_runs_in_pieces),
         cmocka_unit_test(logits_beyond_their_memory_are_computed_in_pieces),
     };

@@ -26,7 +26,7 @@ typedef struct {
     late_key keys[LATE_KEYS], *current; int32_t n_keys;
     bool is_recording, fails_to_record, has_failed; char *before; size_t before_bytes;
     uint64_t n_samples, nan_every;       /* every so many tokens one is -1; 0 = none */
-    int64_t n_waits_left;                /* the one after these fails; -1 = none */
+    int64_t n_waits_left, n_host_left;   /* the one after these fails: waits for results; pieces of pinned memory. -1 = none */
     uint64_t n_same;                     /* calls found as recorded */
 } late_ops;
 
@@ -143,6 +143,14 @@ static void late_count_ids(ops *o, uint32_t *counts, const int32_t *prompt, int3
     for (int32_t i = 0; i < n_output; i++) to[output[i]]++;
 }
 
+static fl_status late_take_host(ops *o, void **out, size_t n_bytes, const char *what, fl_err *err)
+{
+    late_ops *l = late_of(o);
+    if (l->n_host_left == 0) return fl_fail(err, FL_FULL, "late: no pinned memory for %s", what);
+    if (l->n_host_left > 0) l->n_host_left--;
+    return far_take_host(o, out, n_bytes, what, err);
+}
+
 /* ---- results ---- */
 
 static void late_begin_download(ops *o, void *to, const void *from, size_t n_bytes, int turn)
@@ -245,12 +253,13 @@ static late_ops *late_open(bool replays, fl_err *err)
     late_ops *l = calloc(1, sizeof *l);
     if (!l || far_init(&l->far, err) != FL_OK) { free(l); return NULL; }
     ops *o = &l->far.table;
-    l->n_waits_left = -1;
+    l->n_waits_left = l->n_host_left = -1;
     o->name = o->numerics = "late";
     o->begin = late_begin;
     o->embed = late_embed;
     o->linear = late_linear;
     o->linear_f32 = late_linear_f32;
+    o->take_host = late_take_host;
     o->sampler_reserve = late_sampler_reserve;
     o->sample_begin = late_sample_begin;
     o->sample = late_sample;
