@@ -14,10 +14,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include "coordinator/commands.h"
 #include "coordinator/stub_fleet.h"
+#include "proto/clock.h"
 
 #define SELF "/proc/self/exe"
 #define POLL_MS 5
@@ -131,13 +131,11 @@ static _Noreturn void serve(const bench_stubs_options *options, bench_shared *sh
 {
     fl_err err = { 0 };
     stub_options own = options->options;
-    struct timespec cpu = { 0 };
     belong_to(parent);
     own.stats = &shared->stats;
     fl_status st = stub_fleet_run(options->endpoint, options->n_workers, &own, stop_fd, &err);
     if (st != FL_OK) snprintf(shared->error, sizeof shared->error, "%s", err.text);
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu);
-    shared->stats.cpu_us = (uint64_t)cpu.tv_sec * 1000000 + (uint64_t)cpu.tv_nsec / 1000;
+    shared->stats.cpu_us = (uint64_t)fl_cpu_us(0);
     _exit(st == FL_OK ? 0 : 3);
 }
 
@@ -202,12 +200,9 @@ void bench_end(pid_t pid, int timeout_ms)
 
 bench_usage bench_usage_of(pid_t pid)
 {
-    bench_usage usage = { 0 };
-    clockid_t clock;
-    struct timespec cpu;
+    bench_usage usage = { .cpu_s = (double)fl_cpu_us(pid) * 1e-6 };
     char path[64], line[256];
     unsigned long long kb;
-    if (clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &cpu) == 0) usage.cpu_s = (double)cpu.tv_sec + (double)cpu.tv_nsec * 1e-9;
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
     FILE *file = fopen(path, "re");
     while (file && fgets(line, sizeof line, file)) {

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
-#include "coordinator/daemon.h"
 #include "coordinator/transport.h"
+#include "proto/clock.h"
 
 #define EVENTS_ENDPOINT "inproc://events"
 
@@ -114,8 +114,8 @@ static fl_status read_reply(client *c, zmq_msg_t *frame, uint64_t number, json_t
 
 static fl_status wait_reply(client *c, uint64_t number, int timeout_ms, json_t **reply, uint8_t **part_out, size_t *part_bytes, fl_err *err)
 {
-    int64_t until = daemon_now_ms() + timeout_ms;
-    for (int64_t left; (left = until - daemon_now_ms()) > 0; ) {
+    int64_t until = fl_boot_ms() + timeout_ms;
+    for (int64_t left; (left = until - fl_boot_ms()) > 0; ) {
         zmq_pollitem_t items[] = { { .socket = c->socket, .events = ZMQ_POLLIN }, { .socket = c->events, .events = ZMQ_POLLIN } };
         zmq_msg_t frame;
         int n = zmq_poll(items, 2, left);

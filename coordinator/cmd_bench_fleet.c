@@ -13,10 +13,11 @@
 #include <unistd.h>
 #include "coordinator/bench_report.h"
 #include "coordinator/client.h"
-#include "coordinator/daemon.h"
 #include "coordinator/flags.h"
 #include "coordinator/progress.h"
+#include "coordinator/spool.h"
 #include "coordinator/stub_fleet.h"
+#include "proto/clock.h"
 
 #define NAME "bench-fleet"
 #define PROCESSES_MAX 16
@@ -216,7 +217,7 @@ static fl_status ask_status(bench *b, json_t **reply, fl_err *err)
 static fl_status watch_run(bench *b, fl_err *err)
 {
     progress shown;
-    int64_t now = daemon_now_ms(), asked = now, moved = now;
+    int64_t now = fl_boot_ms(), asked = now, moved = now;
     uint64_t wanted = b->found.samples, before = 0;
     fl_status st = FL_OK;
     progress_init(&shown, now, isatty(2));
@@ -224,7 +225,7 @@ static fl_status watch_run(bench *b, fl_err *err)
         poll(NULL, 0, WATCH_MS);
         if ((st = look_around(b, err)) != FL_OK) break;
         uint64_t n = sum_of(b, offsetof(stub_stats, n_committed));
-        now = daemon_now_ms();
+        now = fl_boot_ms();
         if (n != before) moved = now;
         before = n;
         if (!b->options->as_json) {
@@ -245,7 +246,7 @@ static fl_status watch_run(bench *b, fl_err *err)
 
 static fl_status watch_outputs(bench *b, fl_err *err)
 {
-    int64_t begin = daemon_now_ms();
+    int64_t begin = fl_boot_ms();
     fl_status st = FL_OK;
     for (bool is_written = false; st == FL_OK && !is_written; ) {
         json_t *reply = NULL;
@@ -254,7 +255,7 @@ static fl_status watch_outputs(bench *b, fl_err *err)
         json_decref(reply);
         if (!is_written) poll(NULL, 0, WATCH_MS);
     }
-    b->found.outputs_s = (double)(daemon_now_ms() - begin) / 1000.0;
+    b->found.outputs_s = (double)(fl_boot_ms() - begin) / 1000.0;
     return st;
 }
 
@@ -264,7 +265,7 @@ static fl_status submit(bench *b, fl_err *err)
 {
     char *text = NULL;
     char *argv[] = { "tokenfleet", "submit", b->job_path, "--to", b->endpoint, "--json", NULL };
-    int64_t begin = daemon_now_ms();
+    int64_t begin = fl_boot_ms();
     fl_status st = bench_call_self(argv, &text, err);
     json_t *reply = st == FL_OK ? json_loads(text, 0, NULL) : NULL;
     const char *name = json_string_value(json_object_get(reply, "job"));
@@ -274,7 +275,7 @@ static fl_status submit(bench *b, fl_err *err)
         b->found.rows = (uint64_t)json_integer_value(json_object_get(reply, "rows"));
         b->found.samples = (b->found.rows - (uint64_t)json_integer_value(json_object_get(reply, "bad"))) * (b->options->job ? 1 : b->options->samples);
     }
-    b->found.ingest_s = (double)(daemon_now_ms() - begin) / 1000.0;
+    b->found.ingest_s = (double)(fl_boot_ms() - begin) / 1000.0;
     if (b->coordinator) b->found.at_ingested = bench_usage_of(b->coordinator);
     json_decref(reply);
     free(text);
@@ -285,9 +286,9 @@ static fl_status prove(bench *b, fl_err *err)
 {
     char *text = NULL;
     char *argv[] = { "tokenfleet", "verify", b->job, "--to", b->endpoint, "--json", NULL };
-    int64_t begin = daemon_now_ms();
+    int64_t begin = fl_boot_ms();
     fl_status st = bench_call_self(argv, &text, err);
-    b->found.verify_s = (double)(daemon_now_ms() - begin) / 1000.0;
+    b->found.verify_s = (double)(fl_boot_ms() - begin) / 1000.0;
     if (st == FL_OK && !(b->verify = json_loads(text, 0, NULL))) st = fl_fail(err, FL_CORRUPT, "`tokenfleet verify` gave no report");
     free(text);
     return st;

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "coordinator/daemon.h"
 #include "coordinator/fetch_file.h"
 #include "coordinator/job_source.h"
 #include "coordinator/output_rows.h"
 #include "coordinator/progress.h"
 #include "coordinator/service.h"
+#include "proto/clock.h"
 
 #define NAME "fetch"
 #define WAIT_MS 200                                      /* between questions while there is nothing new */
@@ -88,8 +88,8 @@ static fl_status show(fetching *f, fl_err *err)
 {
     json_t *reply = NULL;
     char note[600];
-    if (daemon_now_ms() < f->status_ms) return FL_OK;
-    f->status_ms = daemon_now_ms() + 1000;
+    if (fl_boot_ms() < f->status_ms) return FL_OK;
+    f->status_ms = fl_boot_ms() + 1000;
     fl_status st = job_source_status(f->source, &reply, err);
     if (st != FL_OK) return st;
     const json_t *job = json_object_get(reply, "job"), *counts = json_object_get(job, "rows");
@@ -98,7 +98,7 @@ static fl_status show(fetching *f, fl_err *err)
     snprintf(note, sizeof note, "the first %llu fetched%s%s", (unsigned long long)f->rows, why && why[0] ? ", " : "", why ? why : "");
     progress_numbers n = { (uint64_t)json_integer_value(json_object_get(counts, "total")), completed + failed, failed, (uint64_t)json_integer_value(json_object_get(job, "tokens")),
                            (int)json_array_size(json_object_get(reply, "workers")), note };
-    progress_show(&f->progress, daemon_now_ms(), &n);
+    progress_show(&f->progress, fl_boot_ms(), &n);
     json_decref(reply);
     return FL_OK;
 }
@@ -111,7 +111,7 @@ static bool has_all(const download *d)
 /* Both files to their ends. */
 static fl_status follow(fetching *f, fl_err *err)
 {
-    progress_init(&f->progress, daemon_now_ms(), isatty(2));
+    progress_init(&f->progress, fl_boot_ms(), isatty(2));
     while (!has_all(&f->files[0]) || !has_all(&f->files[1])) {
         bool any = false;
         for (int i = 0; i < 2; i++) {

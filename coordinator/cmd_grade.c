@@ -7,11 +7,11 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "coordinator/daemon.h"
 #include "coordinator/engine_peer.h"
 #include "coordinator/eval_report.h"
 #include "coordinator/flags.h"
 #include "coordinator/run_files.h"
+#include "proto/clock.h"
 
 #define NAME "grade"
 #define CHUNK_SAMPLES 16                                 /* of one task in one message */
@@ -96,7 +96,7 @@ static fl_status take_result(grading *g, const wire_msg *msg, fl_err *err)
 static void show(grading *g, bool is_end)
 {
     bool terminal = isatty(2);
-    int64_t now = daemon_now_ms();
+    int64_t now = fl_boot_ms();
     if (!terminal || (!is_end && now - g->shown_ms < SHOW_MS)) return;
     g->shown_ms = now;
     if (is_end) fprintf(stderr, "\r\033[K");

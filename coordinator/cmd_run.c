@@ -20,6 +20,7 @@
 #include "coordinator/service.h"
 #include "coordinator/set_fields.h"
 #include "coordinator/spawn.h"
+#include "proto/clock.h"
 #include "proto/demo_path.h"
 
 #define NAME "run"
@@ -142,7 +143,7 @@ static fl_status check_same_job(run *r, fl_err *err)
 static fl_status note_ingest(void *context, const ingest_report *so_far, fl_err *err)
 {
     run *r = context;
-    progress_ingest_show(&r->reading, daemon_now_ms(), r->progress.terminal, so_far->n_rows, so_far->n_bytes);
+    progress_ingest_show(&r->reading, fl_boot_ms(), r->progress.terminal, so_far->n_rows, so_far->n_bytes);
     return command_signals() ? fl_fail(err, FL_AGAIN, "stopped while the job was read") : FL_OK;
 }
 
@@ -265,8 +266,8 @@ static void processes_no_restart(run *r)
 
 static fl_status processes_tend(run *r, fl_err *err)
 {
-    fl_status st = spawn_tend(r->workers, daemon_now_ms(), err);
-    return st == FL_OK ? spawn_tend(r->graders, daemon_now_ms(), err) : st;
+    fl_status st = spawn_tend(r->workers, fl_boot_ms(), err);
+    return st == FL_OK ? spawn_tend(r->graders, fl_boot_ms(), err) : st;
 }
 
 /* ---- while it runs ---- */
@@ -277,7 +278,7 @@ static fl_status note_workers(run *r, fl_err *err)
     for (size_t i = 0; coord_worker_at(daemon_core(r->daemon), i, &w); i++) {
         fl_status st = run_workers_note(&r->seen, &w, err);
         if (st != FL_OK) return st;
-        if (w.is_accepted && !w.grades && r->first_ms == 0) r->first_ms = daemon_now_ms();
+        if (w.is_accepted && !w.grades && r->first_ms == 0) r->first_ms = fl_boot_ms();
     }
     return FL_OK;
 }
@@ -313,8 +314,8 @@ static fl_status check_stuck(run *r, const coord_job_status *s, fl_err *err)
         r->stuck_ms = 0;
         return FL_OK;
     }
-    if (r->stuck_ms == 0) r->stuck_ms = daemon_now_ms();
-    if (daemon_now_ms() - r->stuck_ms < STUCK_MS) return FL_OK;
+    if (r->stuck_ms == 0) r->stuck_ms = fl_boot_ms();
+    if (fl_boot_ms() - r->stuck_ms < STUCK_MS) return FL_OK;
     return fl_fail(err, FL_AGAIN, "the job stands still: %s", s->why[0] ? s->why : "no worker takes the rows that wait");
 }
 
@@ -339,7 +340,7 @@ static void show(run *r, const coord_job_status *s)
     if (full || s->why[0]) snprintf(note, sizeof note, "%s", full ? full : s->why);
     if (r->first_ms == 0 && !full) snprintf(note, sizeof note, "loading the model");
     progress_numbers n = { s->rows, s->rows_completed + s->rows_failed, s->rows_failed, s->n_tokens - r->tokens_before, processes_alive(r), note[0] ? note : NULL };
-    progress_show(&r->progress, daemon_now_ms(), &n);
+    progress_show(&r->progress, fl_boot_ms(), &n);
 }
 
 static fl_status one_turn(run *r, coord_job_status *s, fl_err *err)
@@ -366,7 +367,7 @@ static fl_status one_turn(run *r, coord_job_status *s, fl_err *err)
     r->committed = committed;
     if (daemon_disk_full(r->daemon)) return fl_fail(err, FL_DISK_FULL, "%s", daemon_disk_full(r->daemon));
     if (r->job->state == JOB_OPEN) return check_stuck(r, s, err);
-    if (r->ended_ms == 0) r->ended_ms = daemon_now_ms();
+    if (r->ended_ms == 0) r->ended_ms = fl_boot_ms();
     return FL_OK;
 }
 
@@ -392,7 +393,7 @@ static void let_workers_go(run *r)
     event ev = { .type = EVENT_DRAIN, .drain = true };
     processes_no_restart(r);
     if (daemon_step(r->daemon, &ev, &ignored) != FL_OK) return;
-    for (int64_t until = daemon_now_ms() + DRAIN_MS; processes_alive(r) > 0 && daemon_now_ms() < until && command_signals() < 2; ) {
+    for (int64_t until = fl_boot_ms() + DRAIN_MS; processes_alive(r) > 0 && fl_boot_ms() < until && command_signals() < 2; ) {
         if (daemon_turn(r->daemon, 10, &ignored) != FL_OK || note_workers(r, &ignored) != FL_OK) return;
         if (processes_tend(r, &ignored) != FL_OK) return;
     }
@@ -415,7 +416,7 @@ static int summarize(run *r)
 {
     const job_counts *c = &r->job->counts;
     uint64_t tokens = c->tokens > r->tokens_before ? c->tokens - r->tokens_before : 0;
-    double seconds = (double)(daemon_now_ms() - r->began_ms) / 1000, work = r->first_ms && r->ended_ms > r->first_ms ? (double)(r->ended_ms - r->first_ms) / 1000 : 0;
+    double seconds = (double)(fl_boot_ms() - r->began_ms) / 1000, work = r->first_ms && r->ended_ms > r->first_ms ? (double)(r->ended_ms - r->first_ms) / 1000 : 0;
     double tokens_per_s = work > 0 ? (double)tokens / work : 0;
     fprintf(stderr, "%" PRIu64 " rows: %" PRIu64 " completed, %" PRIu64 " failed; %" PRIu64 " tokens in %.1f s (%.0f tokens/s once the model was loaded) -> %s\n", c->rows, c->completed, c->failed, tokens,
             seconds, tokens_per_s, command_shown_path(r->files.out));
@@ -482,7 +483,7 @@ static void finish(run *r)
 
 static int run_job(const run_options *o)
 {
-    run r = { .options = o, .began_ms = daemon_now_ms() };
+    run r = { .options = o, .began_ms = fl_boot_ms() };
     fl_err err = { 0 };
     int ended;
     progress_init(&r.progress, r.began_ms, isatty(2));

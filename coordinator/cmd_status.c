@@ -7,10 +7,10 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "coordinator/daemon.h"
 #include "coordinator/job_source.h"
 #include "coordinator/progress.h"
 #include "coordinator/status_print.h"
+#include "proto/clock.h"
 
 #define WATCH_MS 250
 #define SILENCE_MS 60000                                 /* watch outlives a coordinator that is started again */
@@ -93,7 +93,7 @@ static void show(progress *p, const json_t *reply)
     const char *why = json_string_value(json_object_get(job, "why"));
     progress_numbers n = { count_at(counts, "total"), count_at(counts, "completed") + count_at(counts, "failed"), count_at(counts, "failed"), count_at(job, "tokens"),
                            (int)json_array_size(json_object_get(reply, "workers")), why && why[0] ? why : NULL };
-    progress_show(p, daemon_now_ms(), &n);
+    progress_show(p, fl_boot_ms(), &n);
 }
 
 /* The job's end: 0 when every row is completed, else 1. -1: it goes on. */
@@ -108,7 +108,7 @@ static int ended_so(const json_t *job)
 static fl_status follow(job_source *source, bool as_json, int *ended, fl_err *err)
 {
     progress p;
-    int64_t heard_ms = daemon_now_ms();
+    int64_t heard_ms = fl_boot_ms();
     progress_init(&p, heard_ms, isatty(2));
     for (*ended = -1; *ended < 0; ) {
         json_t *reply = NULL;
@@ -117,9 +117,9 @@ static fl_status follow(job_source *source, bool as_json, int *ended, fl_err *er
             json_decref(reply);
             return fl_fail(err, FL_AGAIN, "stopped watching; the job goes on");
         }
-        if (st == FL_TIMEOUT && source->client && daemon_now_ms() - heard_ms < SILENCE_MS) continue;
+        if (st == FL_TIMEOUT && source->client && fl_boot_ms() - heard_ms < SILENCE_MS) continue;
         if (st != FL_OK) return st;
-        heard_ms = daemon_now_ms();
+        heard_ms = fl_boot_ms();
         *ended = ended_so(json_object_get(reply, "job"));
         if (*ended < 0 && !source->client) st = fl_fail(err, FL_AGAIN, "no coordinator works on this spool, so the job does not go on; run it again");
         if (*ended < 0) show(&p, reply);

@@ -10,14 +10,15 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "coordinator/daemon.h"
 #include "coordinator/job_source.h"
+#include "coordinator/job_store.h"
 #include "coordinator/printable.h"
 #include "coordinator/progress.h"
 #include "coordinator/run_files.h"
 #include "coordinator/service.h"
 #include "coordinator/set_fields.h"
 #include "coordinator/submit_job.h"
+#include "proto/clock.h"
 
 #define PIECES_UNDER_WAY 4
 #define ROOM_POLL_MS 3
@@ -59,7 +60,7 @@ static void take_reply(submission *s, json_t *reply)
 {
     json_t *limit = json_object_get(reply, "limit");
     if (limit) s->limit = (uint64_t)json_integer_value(limit);
-    progress_ingest_show(&s->progress, daemon_now_ms(), isatty(2), (uint64_t)json_integer_value(json_object_get(reply, "rows")), s->offset);
+    progress_ingest_show(&s->progress, fl_boot_ms(), isatty(2), (uint64_t)json_integer_value(json_object_get(reply, "rows")), s->offset);
     json_decref(reply);
 }
 
@@ -121,12 +122,12 @@ static fl_status say_alive(submission *s, fl_err *err)
 static fl_status read_piece(submission *s, int fd, uint8_t *piece, size_t *n_bytes, fl_err *err)
 {
     struct pollfd input = { .fd = fd, .events = POLLIN };
-    int64_t heard_ms = daemon_now_ms();
+    int64_t heard_ms = fl_boot_ms();
     for (*n_bytes = 0; *n_bytes < SERVICE_PIECE_BYTES; ) {
         fl_status st = stopped(err);
-        if (st == FL_OK && daemon_now_ms() - heard_ms >= ALIVE_MS) {
+        if (st == FL_OK && fl_boot_ms() - heard_ms >= ALIVE_MS) {
             st = say_alive(s, err);
-            heard_ms = daemon_now_ms();
+            heard_ms = fl_boot_ms();
         }
         if (st != FL_OK) return st;
         if (poll(&input, 1, ALIVE_MS) <= 0) continue;    /* nothing yet, or a signal */

@@ -11,10 +11,10 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "coordinator/daemon.h"
 #include "coordinator/flags.h"
 #include "coordinator/torture_rounds.h"
 #include "coordinator/torture_storm.h"
+#include "proto/clock.h"
 
 #define NAME "torture"
 #define TURN_MS 10
@@ -83,19 +83,19 @@ static void show_round(const torture *t)
 {
     const uint64_t *n = t->storm.n;
     fprintf(stderr, "tokenfleet " NAME ": round %" PRIu64 " is sound and has the same hash after %.0f s; killed so far: %" PRIu64 " workers, %" PRIu64 " engines, %" PRIu64 " coordinators\n",
-            t->rounds.n_rounds, (double)(daemon_now_ms() - t->begun_ms) / 1000.0, n[STORM_KILL_WORKERS], n[STORM_KILL_ENGINE], n[STORM_KILL_COORD]);
+            t->rounds.n_rounds, (double)(fl_boot_ms() - t->begun_ms) / 1000.0, n[STORM_KILL_WORKERS], n[STORM_KILL_ENGINE], n[STORM_KILL_COORD]);
 }
 
 static fl_status torment(torture *t, fl_err *err)
 {
     fl_status st = FL_OK;
-    int64_t now = daemon_now_ms(), until = now + (int64_t)(t->options->minutes * 60000.0);
+    int64_t now = fl_boot_ms(), until = now + (int64_t)(t->options->minutes * 60000.0);
     uint64_t seen = 0;
     bool is_over = false, is_calm = false;
     t->begun_ms = now;
     torture_storm_begin(&t->storm, &t->fleet, t->options->seed, now);
     while (st == FL_OK && !is_over) {
-        now = daemon_now_ms();
+        now = fl_boot_ms();
         if (command_signals()) return fl_fail(err, FL_AGAIN, "interrupted");
         if (now >= until && !is_calm) {
             st = torture_storm_calm(&t->storm, now, err);
@@ -108,7 +108,7 @@ static fl_status torment(torture *t, fl_err *err)
         seen = t->rounds.n_rounds;
         poll(NULL, 0, TURN_MS);
     }
-    t->ended_ms = daemon_now_ms();
+    t->ended_ms = fl_boot_ms();
     return st;
 }
 

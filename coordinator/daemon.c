@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "coordinator/daemon_state.h"
+#include "proto/clock.h"
 #include "proto/detok.h"
 #include "proto/log.h"
 #include "proto/result.h"
@@ -25,13 +25,6 @@
 #define TEXT_BYTES_A_TOKEN 4
 #define PROBE_MS 20
 #define PROBES 50                                        /* after a child died: for one second */
-
-int64_t daemon_now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 const coord *daemon_core(const coord_daemon *d) { return d->core; }
 bool daemon_is_run(const coord_daemon *d) { return d->workers_are_children; }
@@ -138,7 +131,7 @@ static void turn_reset(turn *t)
 
 static fl_status step(coord_daemon *d, const event *ev, fl_err *err)
 {
-    return coord_step(d->core, daemon_now_ms(), ev, &d->now->list, err);
+    return coord_step(d->core, fl_boot_ms(), ev, &d->now->list, err);
 }
 
 fl_status daemon_step(coord_daemon *d, const event *ev, fl_err *err)
@@ -322,7 +315,7 @@ static fl_status perform_turn(coord_daemon *d, fl_err *err)
         bool first = !d->kept_first;
         keep_turn(d, t);
         if ((st = perform_sends(d, t, false, err)) != FL_OK || !first) return st;
-        d->retry_ms = daemon_now_ms() + RETRY_MS;
+        d->retry_ms = fl_boot_ms() + RETRY_MS;
         return set_disk_full(d, why.text, err);
     }
     if (st != FL_OK) *err = why;
@@ -339,7 +332,7 @@ static fl_status retry_kept(coord_daemon *d, fl_err *err)
         turn *t = d->kept_first;
         fl_status st = make_durable(d, t, err);
         if (st == FL_DISK_FULL) {
-            d->retry_ms = daemon_now_ms() + RETRY_MS;
+            d->retry_ms = fl_boot_ms() + RETRY_MS;
             return FL_OK;
         }
         if (st == FL_OK) st = finish_turn(d, t, err);
@@ -424,8 +417,8 @@ static fl_status ask_for_hello(coord_daemon *d, const transport_peer *from, fl_e
 static void note_dropped(coord_daemon *d, const char *why)
 {
     d->n_dropped++;
-    if (daemon_now_ms() < d->complain_ms) return;
-    d->complain_ms = daemon_now_ms() + COMPLAIN_MS;
+    if (fl_boot_ms() < d->complain_ms) return;
+    d->complain_ms = fl_boot_ms() + COMPLAIN_MS;
     fl_log(FL_LOG_WARN, "a message is dropped (%llu since the start): %s", (unsigned long long)d->n_dropped, why);
 }
 
@@ -500,7 +493,7 @@ static fl_status read_messages(coord_daemon *d, fl_err *err)
 void daemon_child_died(coord_daemon *d)
 {
     d->probes = PROBES;
-    d->probe_ms = daemon_now_ms() + PROBE_MS;
+    d->probe_ms = fl_boot_ms() + PROBE_MS;
 }
 
 /* Send each worker a beat: the dead one's connection refuses it. */
@@ -508,7 +501,7 @@ static fl_status probe_workers(coord_daemon *d, fl_err *err)
 {
     wire_msg beat = { .type = WIRE_BEAT };
     d->probes--;
-    d->probe_ms = daemon_now_ms() + PROBE_MS;
+    d->probe_ms = fl_boot_ms() + PROBE_MS;
     for (size_t i = d->peers.n; i-- > 0; ) {
         worker_id worker = d->peers.v[i]->worker;
         fl_status st = transport_send(d->transport, &d->peers.v[i]->peer, &beat, err);
@@ -522,7 +515,7 @@ static fl_status probe_workers(coord_daemon *d, fl_err *err)
 
 static int wait_time(const coord_daemon *d, int timeout_ms)
 {
-    int64_t now = daemon_now_ms(), until = now + timeout_ms;
+    int64_t now = fl_boot_ms(), until = now + timeout_ms;
     if (d->tick_ms < until) until = d->tick_ms;
     if (d->probes > 0 && d->probe_ms < until) until = d->probe_ms;
     if (d->kept_first && d->retry_ms < until) until = d->retry_ms;
@@ -536,14 +529,14 @@ static int wait_time(const coord_daemon *d, int timeout_ms)
  * they hold too few, share answers as it is. */
 static void gather(coord_daemon *d)
 {
-    int64_t now = daemon_now_ms();
+    int64_t now = fl_boot_ms();
     if (now - d->load_ms >= LOAD_MS) {
         d->is_busy = (int64_t)d->n_load * LOAD_MS >= LOAD_MESSAGES * (now - d->load_ms) && d->n_load < LOAD_A_SEND * d->n_answers;
         d->load_ms = now;
         d->n_load = d->n_answers = 0;
     }
     if (d->is_busy && now < d->turn_ms + GATHER_MS) poll(NULL, 0, (int)(d->turn_ms + GATHER_MS - now));
-    d->turn_ms = daemon_now_ms();
+    d->turn_ms = fl_boot_ms();
 }
 
 fl_status daemon_turn(coord_daemon *d, int timeout_ms, fl_err *err)
@@ -554,14 +547,14 @@ fl_status daemon_turn(coord_daemon *d, int timeout_ms, fl_err *err)
         gather(d);
         st = read_messages(d, err);
     }
-    if (st == FL_OK && d->probes > 0 && daemon_now_ms() >= d->probe_ms) st = probe_workers(d, err);
-    if (st == FL_OK && daemon_now_ms() >= d->tick_ms) {
+    if (st == FL_OK && d->probes > 0 && fl_boot_ms() >= d->probe_ms) st = probe_workers(d, err);
+    if (st == FL_OK && fl_boot_ms() >= d->tick_ms) {
         event tick = { .type = EVENT_TICK };
-        d->tick_ms = daemon_now_ms() + d->beat_ms / 4;
+        d->tick_ms = fl_boot_ms() + d->beat_ms / 4;
         st = daemon_expire_jobs(d, err);
         if (st == FL_OK) st = step(d, &tick, err);
     }
-    if (st == FL_OK && d->kept_first && daemon_now_ms() >= d->retry_ms) st = retry_kept(d, err);
+    if (st == FL_OK && d->kept_first && fl_boot_ms() >= d->retry_ms) st = retry_kept(d, err);
     if (st == FL_OK) st = perform_turn(d, err);
     if (st == FL_OK) st = daemon_tend_outputs(d, err);
     return st == FL_OK ? daemon_tend_jobs(d, err) : st;

@@ -46,7 +46,6 @@ bool         daemon_is_run(const coord_daemon *d);
 const coord *daemon_core(const coord_daemon *d);
 const spool *daemon_spool(const coord_daemon *d);
 const char  *daemon_endpoint(const coord_daemon *d);
-int64_t      daemon_now_ms(void);                        /* CLOCK_BOOTTIME */
 
 /* Jobs in submit order, closed ones too. */
 size_t      daemon_n_jobs(const coord_daemon *d);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "proto/clock.h"
 #include "proto/log.h"
 
 #define RETRY_MS 3000                                    /* between tries while the disk is full */
@@ -28,7 +29,7 @@ static fl_status begin(coord_daemon *d, output_slot *slot, stored_job *job, fl_e
     char *out = daemon_output_path(d, job, false), *errors = daemon_output_path(d, job, true);
     output_writer_options options = { .job_dir = job->dir, .ledger_dir = job->ledger_dir, .job_name = name, .out = { out, d->is_out_new }, .errors = { errors, d->is_errors_new }, .n_threads = output_rows_cores() };
     fl_job_name(job->id, name);
-    *slot = (output_slot){ .job = job, .asked_ms = daemon_now_ms() };
+    *slot = (output_slot){ .job = job, .asked_ms = fl_boot_ms() };
     fl_status st = out && errors ? output_writer_start(&slot->writer, &options, job_store_marked(job), job->state != JOB_OPEN, err)
                                  : fl_fail(err, FL_FULL, "no memory for the output files' names");
     free(out);
@@ -63,7 +64,7 @@ static output_slot *free_slot(coord_daemon *d)
         if (!slot->writer) return slot;
         if (slot->job->state == JOB_OPEN && (!idlest || slot->asked_ms < idlest->asked_ms)) idlest = slot;
     }
-    if (idlest && idlest->asked_ms + IDLE_MS / 6 < daemon_now_ms()) output_writer_stop(idlest->writer);
+    if (idlest && idlest->asked_ms + IDLE_MS / 6 < fl_boot_ms()) output_writer_stop(idlest->writer);
     return NULL;
 }
 
@@ -73,7 +74,7 @@ static fl_status begin_following(coord_daemon *d, stored_job *job, output_slot *
     if (d->follow_failed.v == job->id.v) {
         bool was_full = d->follow_error.code == FL_DISK_FULL;
         if (was_full) *why = d->follow_error.text;
-        if (was_full && daemon_now_ms() < d->follow_retry_ms) return FL_OK;
+        if (was_full && fl_boot_ms() < d->follow_retry_ms) return FL_OK;
         d->follow_failed.v = 0;
         if (!was_full) return fl_fail(err, d->follow_error.code, "%s", d->follow_error.text);
     }
@@ -97,7 +98,7 @@ fl_status daemon_outputs_follow(coord_daemon *d, stored_job *job, output_written
     *why = d->outputs_full[0] && job->outputs_due ? d->outputs_full : "";
     if (!slot && job->state == JOB_OPEN) st = begin_following(d, job, &slot, why, err);
     if (!slot) return st;
-    slot->asked_ms = daemon_now_ms();
+    slot->asked_ms = fl_boot_ms();
     *written = output_writer_written(slot->writer);
     return FL_OK;
 }
@@ -107,7 +108,7 @@ fl_status daemon_outputs_follow(coord_daemon *d, stored_job *job, output_written
 static stored_job *next_due(const coord_daemon *d)
 {
     stored_job *next = NULL;
-    if (d->writers[0].writer || daemon_now_ms() < d->output_retry_ms) return NULL;
+    if (d->writers[0].writer || fl_boot_ms() < d->output_retry_ms) return NULL;
     for (size_t i = 0; !next && i < d->n_jobs; i++) {
         if (d->jobs[i]->outputs_due && !daemon_outputs_busy(d, d->jobs[i])) next = d->jobs[i];
     }
@@ -138,7 +139,7 @@ static fl_status end(coord_daemon *d, output_slot *slot, fl_status st, const job
         fl_log(FL_LOG_WARN, "the output of a running job cannot be written: %s", err->text);
         d->follow_failed = job->id;
         d->follow_error = *err;
-        d->follow_retry_ms = daemon_now_ms() + RETRY_MS;
+        d->follow_retry_ms = fl_boot_ms() + RETRY_MS;
         return FL_OK;
     }
     if (st == FL_OK) st = job_store_finish(job, counts, err);
@@ -150,7 +151,7 @@ static fl_status end(coord_daemon *d, output_slot *slot, fl_status st, const job
     if (st != FL_DISK_FULL) return st;
     snprintf(d->outputs_full, sizeof d->outputs_full, "%s", err->text);
     fl_log(FL_LOG_WARN, "output files wait for room: %s", err->text);
-    d->output_retry_ms = daemon_now_ms() + RETRY_MS;
+    d->output_retry_ms = fl_boot_ms() + RETRY_MS;
     return FL_OK;
 }
 
@@ -160,7 +161,7 @@ fl_status daemon_tend_outputs(coord_daemon *d, fl_err *err)
         output_slot *slot = &d->writers[i];
         job_counts counts = { 0 };
         if (!slot->writer) continue;
-        if (slot->job->state == JOB_OPEN && slot->asked_ms + IDLE_MS < daemon_now_ms()) output_writer_stop(slot->writer);
+        if (slot->job->state == JOB_OPEN && slot->asked_ms + IDLE_MS < fl_boot_ms()) output_writer_stop(slot->writer);
         fl_status st = output_writer_poll(slot->writer, &counts, err);
         if (st != FL_AGAIN && (st = end(d, slot, st, &counts, err)) != FL_OK) return st;
     }

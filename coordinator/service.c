@@ -16,6 +16,7 @@
 #include "coordinator/service_submit.h"
 #include "coordinator/spool_gc.h"
 #include "coordinator/status_json.h"
+#include "proto/clock.h"
 #include "proto/job_row.h"
 
 #define READ_IDLE_MS 10000                               /* a client that fetches and asks for nothing so long has gone */
@@ -265,7 +266,7 @@ static fl_status fetch(service *s, const json_t *args, service_reply *reply, fl_
     json_object_set_new(reply->json, "rows", json_integer((json_int_t)(is_whole ? job->counts.rows : written.rows)));
     json_object_set_new(reply->json, "failed", json_integer((json_int_t)job->counts.failed));
     bool is_end = is_whole && is_errors && (uint64_t)offset + reply->part_bytes >= size;
-    job->read_until_ms = st == FL_OK && !is_end ? daemon_now_ms() + READ_IDLE_MS : 0;
+    job->read_until_ms = st == FL_OK && !is_end ? fl_boot_ms() + READ_IDLE_MS : 0;
     return st;
 }
 
@@ -273,7 +274,7 @@ const char *service_job_busy(const service *s, job_id job)
 {
     const stored_job *stored = daemon_job_find(s->daemon, job);
     if (s->verifier.running && s->verify.job.v == job.v) return "it is being verified";
-    return stored && stored->read_until_ms > daemon_now_ms() ? "it is being fetched" : NULL;
+    return stored && stored->read_until_ms > fl_boot_ms() ? "it is being fetched" : NULL;
 }
 
 static fl_status run_verify(void *context, fl_err *err)

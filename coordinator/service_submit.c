@@ -7,6 +7,7 @@
 #include <time.h>
 #include "coordinator/daemon.h"
 #include "coordinator/upload.h"
+#include "proto/clock.h"
 #include "proto/job_row.h"
 
 #define IDLE_MS 60000                                    /* a client that sends nothing for so long has gone */
@@ -110,7 +111,7 @@ static submit_slot *free_slot(service_submit *s)
     submit_slot *found = NULL;
     for (int i = 0; i < SUBMITS_MAX; i++) {
         submit_slot *slot = &s->slots[i];
-        bool is_silent = slot->upload && daemon_now_ms() - slot->heard_ms > IDLE_MS;
+        bool is_silent = slot->upload && fl_boot_ms() - slot->heard_ms > IDLE_MS;
         if (is_silent && !slot->is_abandoned) abandon(slot);
         if (slot->upload && slot->is_abandoned && upload_is_done(slot->upload)) {
             service_submit_queues(s);                    /* its marks stay */
@@ -139,7 +140,7 @@ fl_status service_submit_begin(service_submit *s, const json_t *args, service_re
     submit_slot *slot = free_slot(s);
     if (!slot) return fl_fail(err, FL_FULL, "%d jobs are being submitted right now; try again in a minute", SUBMITS_MAX);
     if ((st = upload_open(&slot->upload, daemon_spool(s->daemon), id, &settings, err)) != FL_OK) return st;
-    slot->heard_ms = daemon_now_ms();
+    slot->heard_ms = fl_boot_ms();
     service_submit_queues(s);
     fl_job_name(id, name);
     json_object_set_new(reply->json, "upload", json_string(name));
@@ -154,7 +155,7 @@ static fl_status find_slot(service_submit *s, const json_t *args, submit_slot **
     for (int i = 0; fl_job_parse(name, &id) && i < SUBMITS_MAX; i++) {
         submit_slot *slot = &s->slots[i];
         if (!slot->upload || slot->is_abandoned || upload_job(slot->upload).v != id.v) continue;
-        slot->heard_ms = daemon_now_ms();
+        slot->heard_ms = fl_boot_ms();
         *out = slot;
         return FL_OK;
     }

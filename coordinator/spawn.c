@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include "coordinator/commands.h"
+#include "proto/clock.h"
 #include "proto/log.h"
 
 #define LAST_BYTES 1024
@@ -72,13 +72,6 @@ static _Noreturn void become_worker(char **argv, int output, pid_t parent)
     _exit(3);
 }
 
-static int64_t now_in_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 static fl_status start_slot(spawn *s, slot *w, fl_err *err)
 {
     int ends[2];
@@ -95,7 +88,7 @@ static fl_status start_slot(spawn *s, slot *w, fl_err *err)
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
     w->pid = pid;
     w->output = ends[0];
-    w->started_ms = now_in_ms();
+    w->started_ms = fl_boot_ms();
     w->n_line = 0;
     w->last[0] = '\0';
     return FL_OK;
@@ -238,8 +231,8 @@ void spawn_close(spawn *s, int64_t grace_ms)
     s->restarts = false;
     if (spawn_alive(s)) signal_all(s, SIGTERM);
     fl_err ignored;
-    for (int64_t end = now_in_ms() + grace_ms; spawn_alive(s) && now_in_ms() < end; ) {
-        spawn_tend(s, now_in_ms(), &ignored);
+    for (int64_t end = fl_boot_ms() + grace_ms; spawn_alive(s) && fl_boot_ms() < end; ) {
+        spawn_tend(s, fl_boot_ms(), &ignored);
         if (spawn_alive(s)) poll(NULL, 0, 5);
     }
     signal_all(s, SIGKILL);

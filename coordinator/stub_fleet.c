@@ -1,11 +1,11 @@
 #include "coordinator/stub_fleet.h"
+#include "proto/clock.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -28,13 +28,6 @@ typedef struct {
     stub_stats *stats;                   /* borrowed */
     bool is_stopping;
 } fleet;
-
-static int64_t boot_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
-}
 
 static fl_status zmq_failed(fl_err *err, const char *what)
 {
@@ -62,7 +55,7 @@ static fl_status member_open(fleet *f, uint32_t i, const char *endpoint, const s
     if (zmq_getsockopt(m->socket, ZMQ_FD, &fd, &size) != 0) return zmq_failed(err, "watch a socket");
     struct epoll_event event = { .events = EPOLLIN, .data.u32 = i };
     if (epoll_ctl(f->epoll, EPOLL_CTL_ADD, fd, &event) != 0) return fl_fail_errno(err, errno, "stub workers: watch a socket");
-    return stub_open(&m->worker, id, options, boot_us(), err);
+    return stub_open(&m->worker, id, options, fl_boot_us(), err);
 }
 
 static void fleet_close(fleet *f)
@@ -187,12 +180,12 @@ static bool all_ended(const fleet *f)
 static fl_status turn(fleet *f, int stop_fd, fl_err *err)
 {
     struct epoll_event events[EVENTS_A_TURN];
-    int64_t now_us = boot_us(), next_us = now_us + 1000000;
+    int64_t now_us = fl_boot_us(), next_us = now_us + 1000000;
     for (uint32_t i = 0; i < f->n; i++)
         if (f->members[i].due_us < next_us) next_us = f->members[i].due_us;
     int n = epoll_wait(f->epoll, events, EVENTS_A_TURN, next_us > now_us ? (int)((next_us - now_us + 999) / 1000) : 1);    /* 1: one that could not send tries again */
     if (n < 0 && errno != EINTR) return fl_fail_errno(err, errno, "stub workers: wait for messages");
-    now_us = boot_us();
+    now_us = fl_boot_us();
     for (int i = 0; i < n; i++) {
         if (events[i].data.u32 != STOP_EVENT) {
             f->members[events[i].data.u32].due_us = 0;
@@ -203,7 +196,7 @@ static fl_status turn(fleet *f, int stop_fd, fl_err *err)
     }
     for (uint32_t i = 0; i < f->n; i++) {
         if (f->members[i].due_us > now_us) continue;
-        fl_status st = tend(f, &f->members[i], boot_us(), err);
+        fl_status st = tend(f, &f->members[i], fl_boot_us(), err);
         if (st != FL_OK) return st;
     }
     return FL_OK;
@@ -214,8 +207,8 @@ fl_status stub_fleet_run(const char *endpoint, uint32_t n_workers, const stub_op
     fleet f;
     int64_t until_us = 0;
     fl_status st = fleet_open(&f, endpoint, n_workers, options, stop_fd, err);
-    while (st == FL_OK && !(f.is_stopping && (all_ended(&f) || boot_us() > until_us))) {
-        if (!f.is_stopping) until_us = boot_us() + FAREWELL_US;
+    while (st == FL_OK && !(f.is_stopping && (all_ended(&f) || fl_boot_us() > until_us))) {
+        if (!f.is_stopping) until_us = fl_boot_us() + FAREWELL_US;
         st = turn(&f, stop_fd, err);
     }
     for (uint32_t i = 0; st == FL_OK && i < n_workers; i++) stub_account(f.members[i].worker);

@@ -10,9 +10,9 @@
 #include <unistd.h>
 #include "coordinator/bench_process.h"
 #include "coordinator/commands.h"
-#include "coordinator/daemon.h"
 #include "coordinator/flags.h"
 #include "coordinator/spawn.h"
+#include "proto/clock.h"
 
 #define LEASE_TERM_S "6"                 /* short, so that cuts and stops lose leases */
 #define DRAIN_MS 90000                   /* a worker's 30 s and a coordinator's, on a busy machine */
@@ -276,17 +276,17 @@ static bool is_any_left(const torture_fleet *f)
 
 fl_status torture_fleet_end(torture_fleet *f, fl_err *err)
 {
-    int64_t now = daemon_now_ms(), until = now + DRAIN_MS;
+    int64_t now = fl_boot_ms(), until = now + DRAIN_MS;
     fl_status st = FL_OK;
     f->is_ending = true;
     if (f->coordinator.pid) torture_drain_coordinator(f, now);
     while (st == FL_OK && is_any_left(f)) {
-        if (daemon_now_ms() > until) return fl_fail(err, FL_CORRUPT, "not all workers ended within %d s of the coordinator's drain", DRAIN_MS / 1000);
+        if (fl_boot_ms() > until) return fl_fail(err, FL_CORRUPT, "not all workers ended within %d s of the coordinator's drain", DRAIN_MS / 1000);
         if (command_signals()) return fl_fail(err, FL_AGAIN, "interrupted");
         poll(NULL, 0, TURN_MS);
-        st = torture_fleet_tend(f, daemon_now_ms(), err);
+        st = torture_fleet_tend(f, fl_boot_ms(), err);
         if (st == FL_OK && !f->coordinator.pid) {        /* workers that never heard of the drain */
-            for (int i = 0; i < f->n_workers; i++) torture_drain_worker(f, (uint64_t)i, daemon_now_ms());
+            for (int i = 0; i < f->n_workers; i++) torture_drain_worker(f, (uint64_t)i, fl_boot_ms());
         }
     }
     return st;

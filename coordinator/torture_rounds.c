@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include "coordinator/bench_process.h"
 #include "coordinator/commands.h"
-#include "coordinator/daemon.h"
 #include "coordinator/flags.h"
+#include "proto/clock.h"
 #include "proto/row_error.h"
 
 #define TURN_MS 20
@@ -52,7 +52,7 @@ static bool has_quarantine(const char *path)
 fl_status torture_rounds_open(torture_rounds *r, torture_fleet *fleet, const char *job, uint64_t seed, fl_err *err)
 {
     char workers[8] = "2", last[300], spool_dir[160];
-    *r = (torture_rounds){ .fleet = fleet, .job = job, .moved_ms = daemon_now_ms() };
+    *r = (torture_rounds){ .fleet = fleet, .job = job, .moved_ms = fl_boot_ms() };
     snprintf(r->seed, sizeof r->seed, "%llu", (unsigned long long)seed);
     snprintf(r->out, sizeof r->out, "%s/calm.jsonl", fleet->lab->dir);
     snprintf(r->errors, sizeof r->errors, "%s/calm.errors.jsonl", fleet->lab->dir);
@@ -64,7 +64,7 @@ fl_status torture_rounds_open(torture_rounds *r, torture_fleet *fleet, const cha
     while (st == FL_OK && !r->command.is_done) {
         if (command_signals()) return fl_fail(err, FL_AGAIN, "interrupted");
         poll(NULL, 0, TURN_MS);
-        st = torture_fleet_tend(fleet, daemon_now_ms(), err);
+        st = torture_fleet_tend(fleet, fl_boot_ms(), err);
     }
     fleet->is_ending = false;
     if (st != FL_OK) return st;

@@ -3,6 +3,7 @@
  * guards against a helper that does not run at all. */
 #include "engine/chat_template.h"
 #include "engine/gguf_tokenizer.h"
+#include "proto/clock.h"
 #include "proto/json_load.h"
 #include "engine/chat_helper.h"
 
@@ -251,13 +252,6 @@ static int stop_helper(chat_template *t)
     return how;
 }
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* Move n bytes; false when the helper is gone, and *late when the deadline passed. */
 static bool transfer(int fd, bool sending, void *bytes, size_t n, int64_t deadline_ms, bool *late)
 {
@@ -266,7 +260,7 @@ static bool transfer(int fd, bool sending, void *bytes, size_t n, int64_t deadli
         ssize_t done = sending ? send(fd, at, n, MSG_NOSIGNAL | MSG_DONTWAIT) : recv(fd, at, n, MSG_DONTWAIT);
         if (done > 0) { at += done; n -= (size_t)done; continue; }
         if (done == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return false;
-        int64_t left_ms = deadline_ms - now_ms();
+        int64_t left_ms = deadline_ms - fl_awake_ms();
         if (left_ms <= 0) { *late = true; return false; }
         struct pollfd wait = { .fd = fd, .events = sending ? POLLOUT : POLLIN };
         poll(&wait, 1, (int)left_ms);
@@ -277,7 +271,7 @@ static bool transfer(int fd, bool sending, void *bytes, size_t n, int64_t deadli
 /* Send one message of two parts and take the answer. FL_CLOSED when the helper ended meanwhile. */
 static fl_status ask(chat_template *t, const void *head, size_t head_bytes, const void *body, size_t body_bytes, reply *out, fl_err *err)
 {
-    int64_t deadline_ms = now_ms() + WALL_MS_MAX;
+    int64_t deadline_ms = fl_awake_ms() + WALL_MS_MAX;
     bool late = false;
     uint8_t length[4];
     uint32_t n = (uint32_t)(head_bytes + body_bytes);

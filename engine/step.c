@@ -14,15 +14,8 @@
 #include "engine/engine_state.h"
 
 #include <stdlib.h>
-#include <time.h>
+#include "proto/clock.h"
 #include "proto/log.h"
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* ---- what becomes of rows ---- */
 
@@ -111,9 +104,9 @@ static fl_status use_row(engine *e, const logit_row *row, const float *logits, f
 
 static fl_status finish_device(engine *e, fl_err *err)
 {
-    const double begun = now_s();
+    const double begun = fl_awake_s();
     fl_status st = e->o->finish(e->o, err);
-    if (!e->o->is_host) e->stats.wait_s += now_s() - begun;
+    if (!e->o->is_host) e->stats.wait_s += fl_awake_s() - begun;
     return st;
 }
 
@@ -264,9 +257,9 @@ static void count_answer(const token_choice *c)
 /* Wait for a turn's choices and use them. */
 static fl_status use_answers(engine *e, const token_choice *choices, int32_t n, int turn, fl_err *err)
 {
-    const double begun = now_s();
+    const double begun = fl_awake_s();
     fl_status st = device_sampler_wait(e->device_chain, turn, err);
-    e->stats.wait_s += now_s() - begun;
+    e->stats.wait_s += fl_awake_s() - begun;
     for (int32_t i = 0; i < n; i++) {
         const token_choice *c = &choices[i];
         const token_chosen chosen = device_sampler_at(e->device_chain, turn, i);
@@ -393,7 +386,7 @@ fl_status step_run(engine *e, fl_err *err)
 {
     const plan_entry *entries;
     int32_t n;
-    const double begun = now_s();
+    const double begun = fl_awake_s();
     fl_status st;
     if (e->device_chain) {
         st = run_on_device(e, err);
@@ -401,7 +394,7 @@ fl_status step_run(engine *e, fl_err *err)
         st = scheduler_plan(e->scheduler, &entries, &n, err);
         if (st == FL_OK) st = n == 0 ? FL_AGAIN : run_on_host(e, entries, n, err);
     }
-    e->stats.step_s += now_s() - begun;
+    e->stats.step_s += fl_awake_s() - begun;
     return st;
 }
 

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include "proto/clock.h"
 #include "worker/gpu_module.h"
 #include "worker/worker_options.h"
 
@@ -13,13 +13,6 @@
 #define TRIES 4                          /* the first is for warming up */
 #define COPIES 8
 #define PRODUCTS 4
-
-double bench_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static int compare_values(const void *a, const void *b)
 {
@@ -49,10 +42,10 @@ static fl_status measure_copy(bench_rates *rates, ops *o, void *memory[2], size_
 {
     fl_status st = FL_OK;
     for (int i = 0; st == FL_OK && i < TRIES; i++) {
-        const double begun = bench_now_s();
+        const double begun = fl_awake_s();
         for (int k = 0; k < COPIES; k++) o->copy(o, memory[i % 2], memory[1 - i % 2], bytes);
         st = o->finish(o, err);
-        const double rate = COPIES * 2 * (double)bytes / (bench_now_s() - begun);
+        const double rate = COPIES * 2 * (double)bytes / (fl_awake_s() - begun);
         if (i > 0 && rate > rates->copy_bytes_per_s) rates->copy_bytes_per_s = rate;
     }
     return st;
@@ -68,10 +61,10 @@ static fl_status measure_product(bench_rates *rates, ops *o, void *memory[2], si
     o->fill_random(o, memory[0], o->act_type, 2 * dim * dim, 1, 0.0f, 1.0f);
     fl_status st = o->prepare(o, &product, 1, note, err);
     for (int i = 0; st == FL_OK && i < TRIES; i++) {
-        const double begun = bench_now_s();
+        const double begun = fl_awake_s();
         for (int k = 0; k < PRODUCTS; k++) o->linear(o, y, x, &w, &none, (int32_t)dim);
         st = o->finish(o, err);
-        const double rate = PRODUCTS * 2 * (double)dim * (double)dim * (double)dim / (bench_now_s() - begun);
+        const double rate = PRODUCTS * 2 * (double)dim * (double)dim * (double)dim / (fl_awake_s() - begun);
         if (i > 0 && rate > rates->product_flop_per_s) rates->product_flop_per_s = rate;
     }
     return st;

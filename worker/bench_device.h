@@ -14,8 +14,6 @@ fl_status bench_device_open(ops **out, const bench_options *o, fl_err *err);
 typedef struct { double copy_bytes_per_s, product_flop_per_s; const char *kernels; } bench_rates;      /* kernels: the device's name of its operations */
 fl_status bench_device_measure(bench_rates *rates, const bench_options *o, fl_err *err);      /* on a device of its own, closed again */
 
-double bench_now_s(void);
-
 /* The value of which `share` of the n are not above; sorts them. n >= 1. */
 double bench_percentile(double *values, int32_t n, double share);
 

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 #include "engine/engine.h"
 #include "engine/model.h"
+#include "proto/clock.h"
 #include "worker/bench_model.h"
 #include "worker/bench_report.h"
 #include "worker/bench_rows.h"
@@ -65,7 +66,7 @@ static fl_status run_rows(job_outcome *out, engine *e, const bench_rows *rows, i
 {
     fl_status st = FL_OK;
     const int32_t *prompt = rows->ids;
-    const double begun = bench_now_s();
+    const double begun = fl_awake_s();
     for (int32_t i = 0; st == FL_OK && i < n; i++) {
         st = add_row(e, rows, i, prompt, n_output ? n_output : rows->n_output[i], temperature, err);
         prompt += rows->n_prompt[i];
@@ -74,10 +75,10 @@ static fl_status run_rows(job_outcome *out, engine *e, const bench_rows *rows, i
     for (int32_t left = n; st == FL_OK && left > 0;) {
         engine_event events[EVENTS_MAX];
         int32_t n_events = 0;
-        const double step_begun = bench_now_s();
+        const double step_begun = fl_awake_s();
         if ((st = engine_step(e, events, EVENTS_MAX, &n_events, err)) != FL_OK) break;
         const engine_stats after = engine_read_stats(e);
-        st = note_step(out, bench_now_s() - step_begun, &before, &after, err);
+        st = note_step(out, fl_awake_s() - step_begun, &before, &after, err);
         before = after;
         for (int32_t i = 0; i < n_events; i++) {
             const fl_status taken = take_event(out, &events[i], n_output ? n_output : rows->n_output[events[i].tag], st == FL_OK ? err : NULL);
@@ -85,7 +86,7 @@ static fl_status run_rows(job_outcome *out, engine *e, const bench_rows *rows, i
         }
         left -= n_events;
     }
-    out->seconds = bench_now_s() - begun;
+    out->seconds = fl_awake_s() - begun;
     return st == FL_AGAIN ? fl_fail(err, FL_CORRUPT, "the engine has nothing more to do, and rows are missing") : st;
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine/sampler.h"
+#include "proto/clock.h"
 #include "worker/bench_report.h"
 
 #define N_HISTORY 200                    /* ids that the penalties know of */
@@ -126,9 +127,9 @@ static json_t *time_way(bench_case *b, way w, const sampling *p)
     double spent = 0;
     for (int32_t i = 0; w != ON_CPU && i < WARM_UP_CALLS; i++) call_way(b, w, p, i);
     while (n < b->n_calls && (n < 2 || spent < SECONDS_MOST)) {
-        const double begun = bench_now_s();
+        const double begun = fl_awake_s();
         call_way(b, w, p, n);
-        b->seconds[n] = bench_now_s() - begun;
+        b->seconds[n] = fl_awake_s() - begun;
         spent += b->seconds[n++];
     }
     const double p50 = bench_percentile(b->seconds, n, 0.5), p99 = bench_percentile(b->seconds, n, 0.99);
@@ -150,10 +151,10 @@ static fl_status time_queued(json_t *run, bench_case *b, const bench_rates *rate
 {
     const int32_t n = (int32_t)report_whole(json_object_get(run, way_names[ON_DEVICE]), "calls");
     fl_status st = b->o->finish(b->o, err);
-    const double begun = bench_now_s();
+    const double begun = fl_awake_s();
     for (int32_t i = 0; i < n; i++) enqueue(b);
     if (st == FL_OK) st = b->o->finish(b->o, err);
-    const double seconds = (bench_now_s() - begun) / n;
+    const double seconds = (fl_awake_s() - begun) / n;
     json_object_set_new(run, "queued_seconds", json_real(seconds));
     json_object_set_new(run, "share_of_copy", json_real((double)b->logits_bytes / seconds / rates->copy_bytes_per_s));
     return st;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "proto/clock.h"
 #include "worker/bench_model.h"
 #include "worker/bench_report.h"
 
@@ -23,10 +24,10 @@ static fl_status time_prefill(double *seconds, bench_model *b, const int32_t *id
     double times[RUNS];
     fl_status st = FL_OK;
     for (int run = -1; st == FL_OK && run < RUNS; run++) {
-        const double begun = bench_now_s();
+        const double begun = fl_awake_s();
         for (int32_t first = 0; first < n; first += budget) bench_prefill_step(b, ids, first, n - first < budget ? n - first : budget, first + budget >= n);
         st = b->o->finish(b->o, err);
-        if (run >= 0) times[run] = bench_now_s() - begun;
+        if (run >= 0) times[run] = fl_awake_s() - begun;
     }
     *seconds = st == FL_OK ? bench_percentile(times, RUNS, 0.5) : 0;
     return st;
@@ -93,10 +94,10 @@ static fl_status time_decode(double *seconds, bench_model *b, int32_t n, int32_t
     double times[RUNS];
     fl_status st = FL_OK;
     for (int run = -1; st == FL_OK && run < RUNS; run++) {
-        const double begun = bench_now_s();
+        const double begun = fl_awake_s();
         for (int32_t k = 0; k < DECODE_STEPS; k++) bench_decode_step(b, n, context + k);
         st = b->o->finish(b->o, err);
-        if (run >= 0) times[run] = (bench_now_s() - begun) / DECODE_STEPS;
+        if (run >= 0) times[run] = (fl_awake_s() - begun) / DECODE_STEPS;
     }
     *seconds = st == FL_OK ? bench_percentile(times, RUNS, 0.5) : 0;
     return st;

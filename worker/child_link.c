@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "proto/clock.h"
 #include "worker/oom_count.h"
 
 #define READ_BYTES (256u * 1024)
@@ -186,17 +187,10 @@ void child_link_kill(child_link *link)
 
 /* ---- progress ---- */
 
-static int64_t cpu_ms(pid_t pid)
-{
-    clockid_t clock;
-    struct timespec t;
-    return clock_getcpuclockid(pid, &clock) == 0 && clock_gettime(clock, &t) == 0 ? (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000 : 0;
-}
-
 void child_link_note_progress(child_link *link, int64_t now_ms)
 {
     link->moved_ms = now_ms;
-    link->moved_cpu_ms = link->pid ? cpu_ms(link->pid) : 0;
+    link->moved_cpu_ms = link->pid ? fl_cpu_us(link->pid) / 1000 : 0;
     link->n_oom_before = link->n_oom;
     link->n_oom = oom_count_read();
 }
@@ -204,7 +198,7 @@ void child_link_note_progress(child_link *link, int64_t now_ms)
 bool child_link_end_hung(child_link *link, int64_t now_ms, int64_t limit_ms)
 {
     if (!link->pid || link->was_killed || now_ms - link->moved_ms < limit_ms) return false;
-    link->was_hung = cpu_ms(link->pid) - link->moved_cpu_ms >= limit_ms / HUNG_CPU_PART;
+    link->was_hung = fl_cpu_us(link->pid) / 1000 - link->moved_cpu_ms >= limit_ms / HUNG_CPU_PART;
     link->hung_ms = now_ms - link->moved_ms;
     child_link_kill(link);
     return true;

@@ -7,8 +7,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
+#include "proto/clock.h"
 #include "proto/log.h"
 
 #define BEAT_MS 1000
@@ -23,13 +23,6 @@ typedef struct {
     int64_t beat_at_ms;
     fl_arena arena;                  /* of the message in hand */
 } loop;
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static fl_status say_beat(loop *l, int64_t now, fl_err *err)
 {
@@ -85,13 +78,13 @@ static fl_status serve(loop *l, fl_err *err)
 {
     fl_status st = FL_OK;
     while (st == FL_OK && !l->stopping && !(l->draining && !l->kind->is_busy(l->child))) {
-        int64_t now = now_ms();
+        int64_t now = fl_boot_ms();
         bool busy = l->kind->is_busy(l->child);
         if (busy ? now >= l->beat_at_ms : l->was_busy) st = say_beat(l, now, err);
         l->was_busy = busy;
         if (st == FL_OK) st = rest(l, busy, now, err);
         if (st == FL_OK) st = hear_all(l, err);
-        if (st == FL_OK && !l->stopping) st = l->kind->work(l->child, now_ms(), err);
+        if (st == FL_OK && !l->stopping) st = l->kind->work(l->child, fl_boot_ms(), err);
     }
     return st;
 }

@@ -53,7 +53,7 @@ struct grader {
     int64_t alone_ms;                        /* when the first of `alone` came */
     size_t n_pending, n_start_failures;
     int64_t retry_ms, measured_ms;
-    char why[400];                           /* the sentence of the last start that failed */
+    char why[sizeof ((fl_err *)0)->text];     /* the sentence of the last start that failed */
 };
 
 /* CPU time that a job may take. */

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/signalfd.h>
-#include <time.h>
 #include <unistd.h>
 #include <zmq.h>
+#include "proto/clock.h"
 #include "proto/log.h"
 #include "proto/wire.h"
 #include "worker/child_link.h"
@@ -78,13 +78,6 @@ typedef struct {
     bool is_hurried;
     int status;                      /* the exit status to be */
 } worker;
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_BOOTTIME, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static void keep_text(char *out, size_t capacity, wire_str text)
 {
@@ -566,7 +559,7 @@ static fl_status wait_for_work(worker *w, bool *is_hung_up, fl_err *err)
     int child = -1;
     if (child_link_fd(w->child) >= 0) items[child = n++] = (zmq_pollitem_t){ .fd = child_link_fd(w->child), .events = child_events };
     if (child_link_stderr_fd(w->child) >= 0) items[n++] = (zmq_pollitem_t){ .fd = child_link_stderr_fd(w->child), .events = ZMQ_POLLIN };
-    if (zmq_poll(items, n, wait_ms(w, now_ms())) < 0 && zmq_errno() != EINTR)
+    if (zmq_poll(items, n, wait_ms(w, fl_boot_ms())) < 0 && zmq_errno() != EINTR)
         return fl_fail(err, FL_IO, "worker: wait for messages: %s", zmq_strerror(zmq_errno()));
     *is_hung_up = child >= 0 && items[child].revents & ZMQ_POLLERR;
     return FL_OK;
@@ -577,7 +570,7 @@ static fl_status run(worker *w, fl_err *err)
     bool is_hung_up = false;
     fl_status st = FL_OK;
     while (st == FL_OK) {
-        int64_t now = now_ms();
+        int64_t now = fl_boot_ms();
         st = read_signals(w, now, err);
         if (st == FL_OK) st = tend_child(w, is_hung_up, now, err);
         if (st == FL_OK) st = tend_contact(w, now, err);

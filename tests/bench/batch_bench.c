@@ -6,19 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "engine/engine.h"
+#include "proto/clock.h"
 #include "proto/log.h"
 
 typedef struct { double wall, cpu; } moment;
 
-static double seconds_of(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-static moment now(void) { return (moment){ seconds_of(CLOCK_MONOTONIC), seconds_of(CLOCK_PROCESS_CPUTIME_ID) }; }
+static moment now(void) { return (moment){ fl_awake_s(), (double)fl_cpu_us(0) * 1e-6 }; }
 
 static void must(fl_status st, const fl_err *err)
 {

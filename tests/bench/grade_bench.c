@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <zlib.h>
+#include "proto/clock.h"
 #include "worker/grader.h"
 
 enum { LINE_BYTES_MAX = 1 << 24, ITEMS_MAX = 20000 };
@@ -49,13 +49,6 @@ static const json_t *find_task(const lines *tasks, const char *id)
     exit(3);
 }
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 int main(int argc, char **argv)
 {
     static lines tasks, samples;
@@ -77,7 +70,7 @@ int main(int argc, char **argv)
     grader *g;
     fl_err err;
     if (grader_open(&g, &options, &err) != FL_OK) { fprintf(stderr, "%s\n", err.text); return 3; }
-    double begun = seconds();
+    double begun = fl_awake_s();
     size_t total = n_samples * repeat, sent = 0, done = 0;
     while (done < total) {
         for (; sent < total && grader_room(g) > 0; sent++) {
@@ -98,7 +91,7 @@ int main(int argc, char **argv)
             }
         }
     }
-    double took = seconds() - begun;
+    double took = fl_awake_s() - begun;
     struct rusage own, children;
     grader_close(g);
     getrusage(RUSAGE_SELF, &own);

@@ -6,18 +6,11 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include "coordinator/ingest.h"
+#include "proto/clock.h"
 
 typedef struct { double wall_s, end_s, user_s, system_s; uint64_t rows, bad, bytes; long peak_kb; } run_numbers;
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static double seconds(struct timeval t) { return (double)t.tv_sec + 1e-6 * (double)t.tv_usec; }
 
@@ -43,18 +36,18 @@ static void run_once(const char *file, const char *dir, int n_threads, run_numbe
     struct rusage used;
     char line[256];
     uint64_t n_faults = 0;
-    double start = now_s(), pushed;
+    double start = fl_awake_s(), pushed;
     fl_status st = ingest_open(&in, &(ingest_options){ .name = file, .job_dir = dir, .n_threads = n_threads }, &err);
     if (st == FL_OK) st = ingest_read(in, file, &err);
-    pushed = now_s();
+    pushed = fl_awake_s();
     if (st == FL_OK) st = ingest_end(in, &report, &err);
     if (st == FL_OK) st = ingest_faults(in, count_fault, &n_faults, &err);
     if (st != FL_OK || n_faults != report.n_bad) {
         fprintf(stderr, "ingest_bench: %s\n", st != FL_OK ? err.text : "the faults are not as many as the bad rows");
         exit(1);
     }
-    out->wall_s = now_s() - start;
-    out->end_s = now_s() - pushed;
+    out->wall_s = fl_awake_s() - start;
+    out->end_s = fl_awake_s() - pushed;
     getrusage(RUSAGE_SELF, &used);
     out->user_s = seconds(used.ru_utime);
     out->system_s = seconds(used.ru_stime);

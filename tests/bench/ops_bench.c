@@ -6,16 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "kernels/ops.h"
 #include "kernels/quant.h"
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+#include "proto/clock.h"
 
 static int compare_doubles(const void *a, const void *b)
 {
@@ -39,9 +32,9 @@ static double copy_rate(char *to, const char *from)
 {
     double best = 1e9;
     for (int i = 0; i < 5; i++) {
-        double t = now_s();
+        double t = fl_awake_s();
         memcpy(to, from, SET_BYTES / 2);
-        t = now_s() - t;
+        t = fl_awake_s() - t;
         if (t < best) best = t;
     }
     return SET_BYTES / best * 1e-9;
@@ -68,15 +61,15 @@ int main(int argc, char **argv)
             size_t bytes = (size_t)shapes[s].n_out * dtype_row_bytes(type, shapes[s].n_in), at = 0;
             double alone = 0.0;
             for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
-                double times[RUNS_MAX], until = now_s() + 0.3;
+                double times[RUNS_MAX], until = fl_awake_s() + 0.3;
                 int32_t n = 0;
-                while (n < RUNS_MAX && (n < 5 || now_s() < until)) {
+                while (n < RUNS_MAX && (n < 5 || fl_awake_s() < until)) {
                     if (at + bytes > SET_BYTES) at = 0;
                     weight w = { set + at, type, shapes[s].n_out, shapes[s].n_in };
                     at += bytes;
-                    double begin = now_s();
+                    double begin = fl_awake_s();
                     o->linear(o, y, x, &w, NULL, rows[r]);
-                    times[n++] = now_s() - begin;
+                    times[n++] = fl_awake_s() - begin;
                 }
                 qsort(times, (size_t)n, sizeof *times, compare_doubles);
                 double median = times[n / 2], p99 = times[n - 1 - n / 100];

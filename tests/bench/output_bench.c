@@ -11,9 +11,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include "coordinator/output_file.h"
+#include "proto/clock.h"
 #include "tests/job_fixture.h"
 
 #define N_VOCAB 50000
@@ -35,13 +35,6 @@ static uint64_t draw(void)               /* splitmix64 */
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
-}
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static void write_job(const char *path, uint64_t n_rows, int tokens)
@@ -155,9 +148,9 @@ static void measure(const char *job_dir, const char *folder, int n_threads)
     snprintf(out, sizeof out, "%s/out.jsonl", folder);
     snprintf(errors, sizeof errors, "%s/errors.jsonl", folder);
     snprintf(ledger_dir, sizeof ledger_dir, "%s/ledger", job_dir);
-    double began = now_s();
+    double began = fl_awake_s();
     must(fixture_write_outputs(job_dir, ledger_dir, out, errors, n_threads, &counts, &err), &err);
-    double wall = now_s() - began;
+    double wall = fl_awake_s() - began;
     getrusage(RUSAGE_SELF, &used);
     double cpu = (double)used.ru_utime.tv_sec + (double)used.ru_stime.tv_sec + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) * 1e-6;
     if (stat(out, &info) != 0) { perror(out); exit(3); }
@@ -181,7 +174,7 @@ int main(int argc, char **argv)
     if (!mkdtemp(folder)) { perror(folder); return 3; }
     snprintf(job_path, sizeof job_path, "%s/job.jsonl", folder);
     snprintf(spool_path_of, sizeof spool_path_of, "%s/spool", folder);
-    double began = now_s();
+    double began = fl_awake_s();
     if (fork() == 0) {                                   /* in a process of its own: its memory must not count */
         write_job(job_path, n_rows, tokens);
         must(spool_open(&s, spool_path_of, SPOOL_CREATE, &err), &err);
@@ -194,7 +187,7 @@ int main(int argc, char **argv)
     int ended = 0;
     if (wait(&ended) < 0 || ended != 0) return 3;
     unlink(job_path);
-    printf("%" PRIu64 " rows of %d tokens (made in %.0f s)\n", n_rows, tokens, now_s() - began);
+    printf("%" PRIu64 " rows of %d tokens (made in %.0f s)\n", n_rows, tokens, fl_awake_s() - began);
     fflush(stdout);
     snprintf(job_path, sizeof job_path, "%s/jobs/job-0000000000000001", spool_path_of);
     for (int n_threads = 1; n_threads <= 2; n_threads++) {

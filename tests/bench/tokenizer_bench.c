@@ -4,17 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "engine/tokenizer.h"
+#include "proto/clock.h"
 
 enum { RUNS = 5, TEXT_BYTES_MAX = 64 << 20 };
 
-static double cpu_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+static double cpu_s(void) { return (double)fl_cpu_us(0) * 1e-6; }
 
 static int compare_doubles(const void *a, const void *b)
 {

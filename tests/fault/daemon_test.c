@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "proto/clock.h"
 #include "tests/fault/daemon_stub.h"
 
 /* ---- the tests ---- */
@@ -89,13 +90,13 @@ static void a_full_disk_answers_nothing_and_goes_on_when_there_is_room(void **un
     stub w;
     stored_job *job;
     coord_daemon *d = start_serving(&job, &w);
-    int64_t until = daemon_now_ms() + WAIT_MS;
+    int64_t until = fl_boot_ms() + WAIT_MS;
     wait_for_rows(d, &w);
     disk_is_full = true;
     int answered = w.n_answers;
     stub_work(&w);
     while (!daemon_disk_full(d)) {
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
     }
     for (int i = 0; i < 50; i++) {
@@ -122,8 +123,8 @@ static void a_job_whose_end_waits_for_the_journal_is_not_ended_to_clients(void *
     stored_job *job;
     coord_daemon *d = start_serving(&job, &w);
     stub_open(&client, endpoint, 78);
-    for (int64_t until = daemon_now_ms() + WAIT_MS; w.n_committed == 0; stub_read(&w)) {
-        assert_true(daemon_now_ms() < until);
+    for (int64_t until = fl_boot_ms() + WAIT_MS; w.n_committed == 0; stub_read(&w)) {
+        assert_true(fl_boot_ms() < until);
         turn(d);
         if (w.n_sent == 0) stub_work(&w);
     }
@@ -171,8 +172,8 @@ static void a_fetch_waits_for_files_that_a_full_disk_took_away(void **unused)
     stored_job *job;
     coord_daemon *d = start_serving(&job, &w);
     stub_open(&client, endpoint, 78);
-    for (int64_t until = daemon_now_ms() + WAIT_MS; n_got == 0; stub_read(&w)) {
-        assert_true(daemon_now_ms() < until);
+    for (int64_t until = fl_boot_ms() + WAIT_MS; n_got == 0; stub_read(&w)) {
+        assert_true(fl_boot_ms() < until);
         turn(d);
         if (w.n_sent == 0) stub_work(&w);
         if (w.n_committed > 0) fetch_more(d, &client, got, &n_got);
@@ -181,12 +182,12 @@ static void a_fetch_waits_for_files_that_a_full_disk_took_away(void **unused)
     assert_int_equal(access(temporary, F_OK), 0);
     full_for = ".tmp-job-";
     int committed = w.n_committed;
-    for (int64_t until = daemon_now_ms() + WAIT_MS; w.n_committed == committed; stub_read(&w)) {
-        assert_true(daemon_now_ms() < until);
+    for (int64_t until = fl_boot_ms() + WAIT_MS; w.n_committed == committed; stub_read(&w)) {
+        assert_true(fl_boot_ms() < until);
         stub_work(&w);
         turn(d);
     }
-    for (int64_t until = daemon_now_ms() + WAIT_MS; access(temporary, F_OK) == 0; poll(NULL, 0, 1)) assert_true(daemon_now_ms() < until);
+    for (int64_t until = fl_boot_ms() + WAIT_MS; access(temporary, F_OK) == 0; poll(NULL, 0, 1)) assert_true(fl_boot_ms() < until);
     size_t before = n_got;
     ask(&client, "fetch", "out", 0);                     /* gone, and the loop does not know it yet */
     hear(d, &client);
@@ -200,8 +201,8 @@ static void a_fetch_waits_for_files_that_a_full_disk_took_away(void **unused)
     assert_true(was_told);
     assert_int_equal(n_got, before);
     full_for = NULL;
-    for (int64_t until = daemon_now_ms() + WAIT_MS; !is_whole(&client) || client.part_bytes > 0; stub_work(&w)) {
-        assert_true(daemon_now_ms() < until);
+    for (int64_t until = fl_boot_ms() + WAIT_MS; !is_whole(&client) || client.part_bytes > 0; stub_work(&w)) {
+        assert_true(fl_boot_ms() < until);
         fetch_more(d, &client, got, &n_got);
         stub_read(&w);
     }
@@ -221,16 +222,16 @@ static void a_daemon_that_ends_on_a_full_disk_loses_nothing_that_was_answered(vo
     stub w;
     stored_job *job;
     coord_daemon *d = start_serving(&job, &w);
-    int64_t until = daemon_now_ms() + WAIT_MS;
+    int64_t until = fl_boot_ms() + WAIT_MS;
     while (w.n_committed == 0) {
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
         stub_read(&w);
         stub_work(&w);
     }
     disk_is_full = true;
     while (!daemon_disk_full(d)) {
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
         stub_read(&w);
         stub_work(&w);
@@ -257,9 +258,9 @@ static void nonsense_is_dropped_or_refused_and_the_daemon_goes_on(void **unused)
     stub_send(&stranger, &(wire_msg){ .type = WIRE_BEAT });
     stub_send(&stranger, &(wire_msg){ .type = WIRE_REQUEST, .request = { .number = 1, .verb = wire_text("dance"), .args = wire_text("[1") } });
     stub_hello(&w);
-    int64_t until = daemon_now_ms() + WAIT_MS;
+    int64_t until = fl_boot_ms() + WAIT_MS;
     while (w.n_held == 0 || stranger.n_hello_wanted == 0) {
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
         stub_read(&w);
         stub_read(&stranger);
@@ -267,7 +268,7 @@ static void nonsense_is_dropped_or_refused_and_the_daemon_goes_on(void **unused)
     stub_result(&w, &w.held[0], (const uint8_t *)"no result", 9);
     w.n_sent--;
     while (w.n_refused == 0) {
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
         stub_read(&w);
     }
@@ -286,9 +287,9 @@ static void a_worker_that_dies_gives_its_rows_to_the_next(void **unused)
     stub_open(&dead, endpoint, 70);
     dead.answers_nothing = true;
     stub_hello(&dead);
-    int64_t until = daemon_now_ms() + WAIT_MS;
+    int64_t until = fl_boot_ms() + WAIT_MS;
     while (dead.n_held == 0) {
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
         stub_read(&dead);
     }
@@ -297,7 +298,7 @@ static void a_worker_that_dies_gives_its_rows_to_the_next(void **unused)
     stub_open(&w, endpoint, 77);
     stub_hello(&w);
     serve_to_the_end(d, job, &w);                        /* well before the lease's term */
-    assert_true(daemon_now_ms() < until);
+    assert_true(fl_boot_ms() < until);
     assert_sound(d, job);
     stop_serving(d, &w);
 }
@@ -309,9 +310,9 @@ static void a_cancelled_job_is_closed_with_what_was_committed(void **unused)
     fl_err err;
     stored_job *job;
     coord_daemon *d = start_serving(&job, &w);
-    int64_t until = daemon_now_ms() + WAIT_MS;
+    int64_t until = fl_boot_ms() + WAIT_MS;
     while (w.n_committed == 0) {
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
         stub_read(&w);
         if (w.n_sent == 0) stub_work(&w);

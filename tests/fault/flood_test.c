@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include "proto/clock.h"
 #include "tests/fault/daemon_stub.h"
 
 #define N_QUESTIONS 20000
@@ -99,11 +100,11 @@ static void end_flood(flooder *f)
 /* Until the daemon has noticed that the flooder is gone, however long libzmq takes; `other` says that it lives. */
 static void bury(coord_daemon *d, stub *other)
 {
-    for (int64_t until = daemon_now_ms() + WAIT_MS; coord_n_workers(daemon_core(d)) > 1; ) {
-        assert_true(daemon_now_ms() < until);
+    for (int64_t until = fl_boot_ms() + WAIT_MS; coord_n_workers(daemon_core(d)) > 1; ) {
+        assert_true(fl_boot_ms() < until);
         daemon_child_died(d);
         stub_send(other, &(wire_msg){ .type = WIRE_BEAT });
-        for (int64_t probed = daemon_now_ms() + 200; daemon_now_ms() < probed; turn(d)) continue;
+        for (int64_t probed = fl_boot_ms() + 200; fl_boot_ms() < probed; turn(d)) continue;
     }
 }
 
@@ -160,13 +161,13 @@ static void a_client_that_never_reads_holds_a_few_answers_and_slows_nobody(void 
     flood(&f);
     int n_heard = 0;
     int64_t slowest_ms = 0;
-    for (int64_t until = daemon_now_ms() + WAIT_MS; !has_sent_all(&f); n_heard++) {
-        int64_t asked_ms = daemon_now_ms();
+    for (int64_t until = fl_boot_ms() + WAIT_MS; !has_sent_all(&f); n_heard++) {
+        int64_t asked_ms = fl_boot_ms();
         assert_true(asked_ms < until);
         ask(&client, "status", "", 0);
         hear(d, &client);
         assert_int_equal(client.reply_status, FL_OK);
-        if (daemon_now_ms() - asked_ms > slowest_ms) slowest_ms = daemon_now_ms() - asked_ms;
+        if (fl_boot_ms() - asked_ms > slowest_ms) slowest_ms = fl_boot_ms() - asked_ms;
         watch(&memory);
     }
     for (int i = 0; i < 200; i++, watch(&memory)) turn(d);
@@ -181,7 +182,7 @@ static void a_client_that_never_reads_holds_a_few_answers_and_slows_nobody(void 
     printf("%d other answers while %d were asked for, the slowest after %lld ms; %zu MB of memory, %llu KB to one peer\n", n_heard, N_QUESTIONS, (long long)slowest_ms,
            (memory.most - memory.before) >> 20, (unsigned long long)unsent.high_water >> 10);
     end_flood(&f);
-    for (int64_t until = daemon_now_ms() + WAIT_MS; daemon_queue_figures(d).unsent.depth > 0; turn(d)) assert_true(daemon_now_ms() < until);     /* and gives it back */
+    for (int64_t until = fl_boot_ms() + WAIT_MS; daemon_queue_figures(d).unsent.depth > 0; turn(d)) assert_true(fl_boot_ms() < until);     /* and gives it back */
     stub_close(&client);
     stop_serving(d, &w);
 }
@@ -197,8 +198,8 @@ static void a_worker_that_floods_with_results_disturbs_nobody(void **unused)
     memory_watch memory = { .before = resident() };
     flood(&f);
     stub_hello(&w);
-    for (int64_t until = daemon_now_ms() + WAIT_MS; !has_sent_all(&f); watch(&memory)) {
-        assert_true(daemon_now_ms() < until);
+    for (int64_t until = fl_boot_ms() + WAIT_MS; !has_sent_all(&f); watch(&memory)) {
+        assert_true(fl_boot_ms() < until);
         turn(d);
         stub_read(&w);
         stub_work(&w);
@@ -220,22 +221,22 @@ static void a_worker_that_floods_while_the_disk_is_full_is_refused_beyond_its_cr
     flooder f = make_flooder(send_pieces_without_end);
     stored_job *job;
     coord_daemon *d = start_serving(&job, &w);
-    int64_t until = daemon_now_ms() + WAIT_MS;
+    int64_t until = fl_boot_ms() + WAIT_MS;
     wait_for_rows(d, &w);
     memory_watch memory = { .before = resident() };
     flood(&f);
     while (coord_partials(daemon_core(d)).depth == 0) {  /* it has rows of its own and sends */
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
     }
     disk_is_full = true;
     stub_work(&w);
     while (!daemon_disk_full(d)) {
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
     }
     while (!has_sent_all(&f)) {
-        assert_true(daemon_now_ms() < until);
+        assert_true(fl_boot_ms() < until);
         turn(d);
         watch(&memory);
     }

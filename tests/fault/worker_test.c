@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <zmq.h>
+#include "proto/clock.h"
 #include "proto/detok.h"
 #include "proto/result.h"
 #include "proto/row_error.h"
@@ -36,13 +37,6 @@ typedef struct {
     uint32_t n_beats;
     uint32_t n_vocab;
 } fleet;
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static void sleep_ms(long ms)
 {
@@ -86,9 +80,9 @@ static void say(fleet *f, const wire_msg *m)
 static bool read_message(fleet *f, wire_msg *m, int64_t timeout_ms)
 {
     zmq_pollitem_t item = { .socket = f->router, .events = ZMQ_POLLIN };
-    if (f->has_peer && !f->is_mute && now_ms() >= f->beat_at_ms) {
+    if (f->has_peer && !f->is_mute && fl_awake_ms() >= f->beat_at_ms) {
         say(f, &(wire_msg){ .type = WIRE_BEAT });
-        f->beat_at_ms = now_ms() + BEAT_MS;
+        f->beat_at_ms = fl_awake_ms() + BEAT_MS;
     }
     if (zmq_poll(&item, 1, timeout_ms < BEAT_MS ? timeout_ms : BEAT_MS) <= 0) return false;
     if (f->has_peer) zmq_msg_close(&f->peer);
@@ -116,9 +110,9 @@ static bool read_message(fleet *f, wire_msg *m, int64_t timeout_ms)
 /* The next message but heartbeats; false after timeout_ms. */
 static bool next_within(fleet *f, wire_msg *m, int64_t timeout_ms)
 {
-    int64_t end = now_ms() + timeout_ms;
-    while (now_ms() < end)
-        if (read_message(f, m, end - now_ms()) && m->type != WIRE_BEAT) return true;
+    int64_t end = fl_awake_ms() + timeout_ms;
+    while (fl_awake_ms() < end)
+        if (read_message(f, m, end - fl_awake_ms()) && m->type != WIRE_BEAT) return true;
     return false;
 }
 
@@ -139,9 +133,9 @@ static void await_beat(fleet *f)
 {
     wire_msg m;
     uint32_t before = f->n_beats;
-    int64_t end = now_ms() + WAIT_MS;
+    int64_t end = fl_awake_ms() + WAIT_MS;
     while (f->n_beats < before + 2) {
-        assert_true(now_ms() < end);
+        assert_true(fl_awake_ms() < end);
         if (read_message(f, &m, BEAT_MS) && m.type != WIRE_BEAT) fail_msg("%s came where a heartbeat was due", wire_type_name(m.type));
     }
 }
@@ -199,7 +193,7 @@ static pid_t engine_pid(const fleet *f, pid_t but)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)f->pid, (int)f->pid);
-    for (int64_t end = now_ms() + WAIT_MS; now_ms() < end; sleep_ms(5)) {
+    for (int64_t end = fl_awake_ms() + WAIT_MS; fl_awake_ms() < end; sleep_ms(5)) {
         int pid = 0;
         FILE *file = fopen(path, "r");
         assert_non_null(file);
@@ -226,7 +220,7 @@ static long peak_kb(pid_t pid)
 static int exit_status(fleet *f, int64_t timeout_ms)
 {
     int status = 0;
-    for (int64_t end = now_ms() + timeout_ms; now_ms() < end; sleep_ms(5))
+    for (int64_t end = fl_awake_ms() + timeout_ms; fl_awake_ms() < end; sleep_ms(5))
         if (waitpid(f->pid, &status, WNOHANG) == f->pid) {
             f->pid = 0;
             return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
@@ -706,8 +700,8 @@ static void the_engine_dies_with_its_worker(void **state)
     kill(f.pid, SIGKILL);
     waitpid(f.pid, NULL, 0);
     f.pid = 0;
-    int64_t end = now_ms() + WAIT_MS;
-    while (kill(engine, 0) == 0 && now_ms() < end) {
+    int64_t end = fl_awake_ms() + WAIT_MS;
+    while (kill(engine, 0) == 0 && fl_awake_ms() < end) {
         char path[64], line[64] = "";
         snprintf(path, sizeof path, "/proc/%d/stat", (int)engine);
         FILE *file = fopen(path, "r");
@@ -718,7 +712,7 @@ static void the_engine_dies_with_its_worker(void **state)
         }
         sleep_ms(5);
     }
-    assert_true(now_ms() < end);
+    assert_true(fl_awake_ms() < end);
     tear_down(&f);
 }
 

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <cmocka.h>
 #include "kernels/cpu/cpu.h"
+#include "proto/clock.h"
 
 #define ITEMS_MAX 300
 typedef struct { int32_t run; _Atomic int32_t done[ITEMS_MAX]; } items;
@@ -44,13 +45,6 @@ static void small_work_and_a_missing_pool_stay_on_the_caller(void **state)
     for (int32_t i = 0; i < 10; i++) assert_int_equal(it.done[i], 1);
 }
 
-static double cpu_seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 static void an_idle_pool_uses_no_cpu(void **state)
 {
     (void)state;
@@ -58,13 +52,13 @@ static void an_idle_pool_uses_no_cpu(void **state)
     items it = { .run = 1 };
     assert_int_equal(cpu_pool_open(&pool, 3, NULL), FL_OK);
     cpu_pool_run(pool, 100, 1e9, mark, &it);
-    double used = 1.0;
-    for (int i = 0; i < 50 && used >= 0.01; i++) {       /* they spin for a moment first, which on a loaded machine may lie anywhere; one that never sleeps uses 0.1 s each time */
-        double before = cpu_seconds();
+    int64_t used_us = 1000000;
+    for (int i = 0; i < 50 && used_us >= 10000; i++) {       /* they spin for a moment first, which on a loaded machine may lie anywhere; one that never sleeps uses 0.1 s each time */
+        int64_t before_us = fl_cpu_us(0);
         nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
-        used = cpu_seconds() - before;
+        used_us = fl_cpu_us(0) - before_us;
     }
-    assert_true(used < 0.01);
+    assert_true(used_us < 10000);
     cpu_pool_close(pool);
 }
 
