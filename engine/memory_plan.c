@@ -130,6 +130,11 @@ void memory_plan_log(const memory_plan *p)
         fl_log(FL_LOG_INFO, "engine: memory plan: of the GPU's %.2f GB (%.2f GB free) weights %.1f MB, rotary tables %.1f MB, activations %.1f MB (%d rows), logits %.1f MB (%d rows), reserve %.1f MB",
                (double)p->device_all / 1e9, (double)p->device_free / 1e9, (double)p->weights / 1e6, (double)p->ropes / 1e6, (double)p->activations / 1e6, p->n_rows, (double)p->logits / 1e6,
                p->n_logit_rows, (double)p->reserve / 1e6);
-    fl_log(FL_LOG_INFO, "engine: memory plan: KV %.1f MB (%lld tokens), states %.1f MB (%d slots)", (double)p->kv / 1e6, (long long)p->kv_blocks * OPS_BLOCK_TOKENS,
-           (double)p->states / 1e6, p->batch_max);
+    char pad_tokens[48] = "", pad_slots[48] = "";
+    if (p->n_padding > 0) {
+        snprintf(pad_tokens, sizeof pad_tokens, " and %d for padding", p->n_padding * OPS_BLOCK_TOKENS);
+        snprintf(pad_slots, sizeof pad_slots, " and %d for padding", p->n_padding);
+    }
+    fl_log(FL_LOG_INFO, "engine: memory plan: KV %.1f MB (%lld tokens%s), states %.1f MB (%d slots%s)", (double)p->kv / 1e6, (long long)p->kv_blocks * OPS_BLOCK_TOKENS, pad_tokens,
+           (double)p->states / 1e6, p->batch_max, pad_slots);
 }
