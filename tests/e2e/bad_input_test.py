@@ -2,7 +2,6 @@
 """Bad input gets a clear sentence and an exit status; nothing is lost and nothing crashes."""
 import json
 import os
-import pathlib
 import shutil
 import signal
 import socket
@@ -287,10 +286,7 @@ def spool_and_port_in_use(folder):
         check("in use" in done.stderr and str(port) in done.stderr, done.stderr)
     first = subprocess.Popen([fleet.TOKENFLEET, "coordinator", "--spool", str(spool), "--bind", f"tcp://127.0.0.1:{port}"])
     try:
-        deadline = time.monotonic() + 60
-        while not (spool / "endpoint").exists():
-            check(time.monotonic() < deadline, "no coordinator comes up")
-            time.sleep(0.05)
+        fleet.wait_for((spool / "endpoint").exists, "no coordinator comes up")
         start = time.monotonic()
         done = fleet.call([fleet.TOKENFLEET, "coordinator", "--spool", spool, "--bind", "tcp://127.0.0.1:0"], expect=3, timeout=30)
         check(str(first.pid) in done.stderr, f"the holder {first.pid} is not named: {done.stderr}")

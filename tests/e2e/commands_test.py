@@ -9,15 +9,7 @@ import threading
 import time
 
 import fleet
-from fleet import check
-from service_test import Service, free_port, job_file
-
-
-def wait_for(condition, sentence, seconds=20):
-    until = time.monotonic() + seconds
-    while not condition():
-        check(time.monotonic() < until, sentence)
-        time.sleep(0.05)
+from fleet import Service, check, free_port, job_file, wait_for
 
 
 def spool_call(command, spool, *args, expect=0):

@@ -9,8 +9,7 @@ import sys
 import time
 
 import fleet
-from fleet import Failure, check
-from service_test import Service
+from fleet import Failure, Service, check
 
 CRASH_AT = fleet.BIN.parent / "tests" / "libcrash_at.so"
 ROWS = 60

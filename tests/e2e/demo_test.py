@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import subprocess
-import sys
 import time
 
 import fleet

@@ -11,8 +11,7 @@ import sys
 import time
 
 import fleet
-from fleet import Failure, check
-from service_test import Service
+from fleet import Failure, Service, check
 
 POINTS = int(os.environ.get("DISK_FULL_POINTS", "20" if fleet.SANITIZED else "50"))
 WAITING = POINTS // 5                    # of them with a coordinator that waits for space; the others are run again

@@ -6,8 +6,7 @@ import subprocess
 import time
 
 import fleet
-from fleet import check
-from service_test import Service
+from fleet import Service, check, wait_for
 
 
 def job_file(folder, n_rows, name="job.jsonl"):
@@ -30,13 +29,6 @@ def part_of(out, name):
     return out.parent / f"{out.name}.part-{name}"
 
 
-def wait_until(condition, sentence, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        check(time.monotonic() < end, sentence)
-        time.sleep(0.02)
-
-
 def size(path):
     return path.stat().st_size if path.exists() else 0
 
@@ -53,7 +45,7 @@ def broken_off(folder):
         name = service.call("submit", job, "--seed", "9").stdout.strip()
         part = part_of(out, name)
         fetch = start_fetch(service, name, out)
-        wait_until(lambda: size(part) > 0 or fetch.poll() is not None, "nothing comes while the job runs")
+        wait_for(lambda: size(part) > 0 or fetch.poll() is not None, "nothing comes while the job runs")
         notes.append(state_of(service, name))
         fetch.send_signal(signal.SIGINT)
         words = fetch.communicate(timeout=30)[1]
@@ -61,14 +53,14 @@ def broken_off(folder):
         kept = part.read_bytes()
         check(kept and (folder / "plain.jsonl").read_bytes().startswith(kept), "what was kept is not the beginning of OUT")
         fetch = start_fetch(service, name, out)
-        wait_until(lambda: size(part) > len(kept) or fetch.poll() is not None, "the second fetch brings nothing")
+        wait_for(lambda: size(part) > len(kept) or fetch.poll() is not None, "the second fetch brings nothing")
         check(part.read_bytes().startswith(kept), "the second fetch did not go on behind the first")
         check("another fetch" in service.call("fetch", name, "--out", out, expect=2).stderr, "two fetches write one file")
         fetch.kill()
         fetch.communicate()
         before = size(part)
         fetch = start_fetch(service, name, out)
-        wait_until(lambda: size(part) > before or fetch.poll() is not None, "the third fetch brings nothing")
+        wait_for(lambda: size(part) > before or fetch.poll() is not None, "the third fetch brings nothing")
         service.coordinator.kill()
         service.coordinator.wait()
         words = fetch.communicate(timeout=30)[1]

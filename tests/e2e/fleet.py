@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: where the binaries are, a temporary folder, running commands, reading results."""
+"""What the end-to-end tests share: where the binaries are, a temporary folder, running commands, a coordinator with its workers, reading results."""
 import gzip
 import hashlib
 import json
@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -104,10 +105,62 @@ def wait_catches(process, *signals):
 
 def wait_gone(pids):
     """Workers and engines of a killed run end by themselves."""
-    deadline = time.monotonic() + 20
-    while any(command_of(pid)[:1] not in ([], [b""]) for pid in pids):
-        check(time.monotonic() < deadline, f"processes {pids} outlived their run")
+    wait_for(lambda: all(command_of(pid)[:1] in ([], [b""]) for pid in pids), f"processes {pids} outlived their run", 20)
+
+
+def wait_for(condition, sentence, seconds=60):
+    """Until the condition holds; after so long without it the test fails with the sentence."""
+    until = time.monotonic() + seconds
+    while not condition():
+        check(time.monotonic() < until, sentence)
         time.sleep(0.02)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Service:
+    """A coordinator on loopback and some workers; everything ends with the block."""
+
+    def __init__(self, spool, n_workers=2):
+        self.spool, self.endpoint, self.processes = spool, f"tcp://127.0.0.1:{free_port()}", []
+        self.n_workers = n_workers
+
+    def start_coordinator(self, **options):
+        self.coordinator = subprocess.Popen([TOKENFLEET, "coordinator", "--spool", str(self.spool), "--bind", self.endpoint], **options)
+        self.processes.append(self.coordinator)
+
+    def start_worker(self, *more):
+        worker = subprocess.Popen([WORKER, "--connect", self.endpoint, "--model", str(DEMO), "--threads", "1", *more])
+        self.processes.append(worker)
+        return worker
+
+    def __enter__(self):
+        self.start_coordinator()
+        self.workers = [self.start_worker() for _ in range(self.n_workers)]
+        return self
+
+    def __exit__(self, *_):
+        for process in reversed(self.processes):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def call(self, command, *args, expect=0, timeout=120):
+        return call([TOKENFLEET, command, *args, "--to", self.endpoint], expect=expect, timeout=timeout)
+
+
+def job_file(folder, n_rows, max_tokens=40):
+    job = folder / "job.jsonl"
+    job.write_text("".join(json.dumps({"custom_id": f"r{i}", "prompt": [i % 1000 + 3] * 30, "max_tokens": max_tokens, "ignore_eos": True}) + "\n" for i in range(n_rows)))
+    return job
 
 
 class Scratch:

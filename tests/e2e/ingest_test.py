@@ -30,11 +30,8 @@ def coordinator(folder):
     """A coordinator without workers, and its endpoint."""
     endpoint = f"ipc://{folder}/s"
     process = subprocess.Popen([fleet.TOKENFLEET, "coordinator", "--spool", str(folder / "spool"), "--bind", endpoint], stderr=subprocess.PIPE, text=True)
-    for _ in range(300):
-        if (folder / "s").exists():
-            return process, endpoint
-        time.sleep(0.05)
-    raise fleet.Failure("the coordinator does not start")
+    fleet.wait_for((folder / "s").exists, "the coordinator does not start")
+    return process, endpoint
 
 
 def stop(process):
@@ -102,11 +99,7 @@ def interrupted(folder):
     process, endpoint = coordinator(folder)
     try:
         interrupt([fleet.TOKENFLEET, "submit", "-", "--to", endpoint], "nothing was submitted")
-        for _ in range(200):
-            if not folders(folder / "spool"):
-                break
-            time.sleep(0.05)
-        check(not folders(folder / "spool"), f"left: {folders(folder / 'spool')}")
+        fleet.wait_for(lambda: not folders(folder / "spool"), f"left: {folders(folder / 'spool')}")
         check(json.loads(fleet.call([fleet.TOKENFLEET, "submit", job, "--to", endpoint, "--json"]).stdout)["rows"] == 1, "submit does not work afterwards")
     finally:
         stop(process)

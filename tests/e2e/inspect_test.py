@@ -2,7 +2,6 @@
 """`tokenfleet inspect`: every reference model, the demo, what is no model, what is not supported, and memory figures that are the engine's own."""
 import json
 import os
-import pathlib
 import re
 import shutil
 import socket

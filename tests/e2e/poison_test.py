@@ -10,8 +10,7 @@ import subprocess
 import sys
 
 import fleet
-from fleet import DEMO, check
-from service_test import Service
+from fleet import DEMO, Service, check
 
 POISON_WORKER = fleet.BIN.parent / "tests" / "poison_worker"
 MARKER = [901, 902, 903, 904]

@@ -8,56 +8,9 @@ import subprocess
 import time
 
 import fleet
-from fleet import DEMO, check
+from fleet import Service, check, free_port, job_file
 
 TERM_S = 30                              # of a lease whose worker is silent, unless --lease-term says otherwise
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Service:
-    """A coordinator on loopback and some workers; everything ends with the block."""
-
-    def __init__(self, spool, n_workers=2):
-        self.spool, self.endpoint, self.processes = spool, f"tcp://127.0.0.1:{free_port()}", []
-        self.n_workers = n_workers
-
-    def start_coordinator(self, **options):
-        self.coordinator = subprocess.Popen([fleet.TOKENFLEET, "coordinator", "--spool", str(self.spool), "--bind", self.endpoint], **options)
-        self.processes.append(self.coordinator)
-
-    def start_worker(self, *more):
-        worker = subprocess.Popen([fleet.WORKER, "--connect", self.endpoint, "--model", str(DEMO), "--threads", "1", *more])
-        self.processes.append(worker)
-        return worker
-
-    def __enter__(self):
-        self.start_coordinator()
-        self.workers = [self.start_worker() for _ in range(self.n_workers)]
-        return self
-
-    def __exit__(self, *_):
-        for process in reversed(self.processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in self.processes:
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-    def call(self, command, *args, expect=0, timeout=120):
-        return fleet.call([fleet.TOKENFLEET, command, *args, "--to", self.endpoint], expect=expect, timeout=timeout)
-
-
-def job_file(folder, n_rows, max_tokens=40):
-    job = folder / "job.jsonl"
-    job.write_text("".join(json.dumps({"custom_id": f"r{i}", "prompt": [i % 1000 + 3] * 30, "max_tokens": max_tokens, "ignore_eos": True}) + "\n" for i in range(n_rows)))
-    return job
 
 
 def whole_life(folder):

@@ -5,15 +5,13 @@ STRESS_ROWS (default 60; ops/soak says 300) rows of stress_job.py on the demo mo
 some ten times slower, 16 rows and 6 kills: what needs more rows than that (shares of workers, preemptions) is for the plain build to show."""
 import json
 import os
-import pathlib
 import random
 import signal
 import subprocess
-import sys
 import time
 
 import fleet
-from fleet import DEMO, ROOT, SANITIZED, check, wait_gone
+from fleet import SANITIZED, check, wait_gone
 from stress_job import make_row
 
 ROWS = int(os.environ.get("STRESS_ROWS", "16" if SANITIZED else "60"))

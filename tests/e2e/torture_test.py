@@ -52,10 +52,7 @@ def without_namespaces(folder):
 def start(folder):
     (folder / "tmp").mkdir()
     process = subprocess.Popen([fleet.TOKENFLEET, "torture", "--minutes", "5"], env={**os.environ, "TMPDIR": str(folder / "tmp")}, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while len([pid for pid in fleet.children(process.pid) if b"--serve" in fleet.command_of(pid)]) < 3:
-        check(time.monotonic() < deadline, "no fleet came up")
-        time.sleep(0.05)
+    fleet.wait_for(lambda: len([pid for pid in fleet.children(process.pid) if b"--serve" in fleet.command_of(pid)]) >= 3, "no fleet came up")
     return process
 
 
@@ -75,10 +72,7 @@ def killed_itself_it_leaves_nothing(folder):
     process.kill()
     process.communicate()
     fleet.wait_gone(below)
-    deadline = time.monotonic() + 20
-    while any((folder / "tmp").iterdir()):
-        check(time.monotonic() < deadline, "the folder of a killed torture stays")
-        time.sleep(0.05)
+    fleet.wait_for(lambda: not any((folder / "tmp").iterdir()), "the folder of a killed torture stays")
 
 
 def mistakes(folder):
