@@ -151,11 +151,13 @@ static json_t *retry_answer(const job_retry_counts *counts)
                      (json_int_t)counts->bad);
 }
 
+/* With the outputs of before unwritten, nobody could tell later whether what stands at their names is the job's own: its bytes are others then. */
 static fl_status retry_in_spool(const job_source *source, json_t **reply, fl_err *err)
 {
     journal *j = NULL;
     job_retry_counts counts = { 0 };
-    fl_status st = job_source_journal(source, &j, err);
+    fl_status st = source->named.state == JOB_OPEN ? FL_OK : job_source_check_written(source, "retry", err);
+    if (st == FL_OK) st = job_source_journal(source, &j, err);
     if (st == FL_OK) st = job_retry(source->spool, j, &source->named, &counts, err);
     journal_close(j);
     if (st == FL_CONFLICT) return fl_fail(err, st, "%s is not finished: rows that fail can run again when it has ended. Run it to its end, or `tokenfleet cancel` it first", source->job);
@@ -168,7 +170,7 @@ int cmd_retry(int argc, char **argv)
     const flag_command command = {
         "retry", "[JOB]", "Run the failed rows of a finished job again, and those that a cancelled or expired one did not reach. What is good stays; lines that were refused\n"
         "when the job was taken in stay bad. The job is open again afterwards and its outputs are written anew at its end. Ends with 0, also when there is nothing to\n"
-        "run again; 2 when the job is running. After `retry --spool OUT.jsonl.spool` the same `tokenfleet run` command goes on.",
+        "run again; 2 when the job is running; 4 when a run that was killed has not written its files yet. After `retry --spool OUT.jsonl.spool` the same `tokenfleet run` command goes on.",
         "tokenfleet retry job-0123456789abcdef --to tcp://127.0.0.1:7070\n  tokenfleet retry --spool results.jsonl.spool", 0, 1
     };
     jobs_options o = { 0 };

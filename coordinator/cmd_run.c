@@ -52,6 +52,7 @@ typedef struct {
     stored_job *job;                     /* borrowed */
     run_workers seen;                    /* owned */
     bool was_closed;                     /* already when this run began */
+    bool has_written;                    /* OUT and ERR, and remembered that it has */
     uint64_t tokens_before, deaths, committed;
     int64_t began_ms, first_ms, ended_ms, stuck_ms;      /* first_ms: a worker was welcome; 0 = not yet */
     int signals;
@@ -377,8 +378,12 @@ static fl_status run_to_the_end(run *r, fl_err *err)
     fl_status st = FL_OK;
     coord_job_status s = { 0 };
     while ((st = one_turn(r, &s, err)) == FL_OK) {
-        bool is_checked = !r->was_closed || daemon_last_hello(r->daemon)->n_hellos > 0;
-        if (r->job->state != JOB_OPEN && !r->job->outputs_due && is_checked) return remember_files(r, true, err);
+        bool is_checked = !r->was_closed || daemon_last_hello(r->daemon)->n_hellos > 0, is_whole = r->job->state != JOB_OPEN && !r->job->outputs_due;
+        if (is_whole && !r->has_written) {               /* at once: a run that is killed from here on has written them */
+            if ((st = remember_files(r, true, err)) != FL_OK) return st;
+            r->has_written = true;
+        }
+        if (is_whole && is_checked) return FL_OK;
         if (r->signals >= 2) return FL_CLOSED;
         if (r->signals == 1 && r->job->state == JOB_OPEN && (coord_n_leases(daemon_core(r->daemon)) == 0 || processes_alive(r) == 0)) return FL_CLOSED;
         show(r, &s);

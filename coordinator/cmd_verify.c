@@ -54,12 +54,7 @@ int cmd_verify(int argc, char **argv)
     command_stop_on_signal(NAME, "stopped before it was proved; verify again");
     fl_status st = job_source_open(&source, place.to, place.spool, true, &err);
     if (st == FL_OK) st = job_source_choose(&source, n ? operands[0] : NULL, &err);
-    /* The files of a run are its own once it has written them: what stands there before is another's. */
-    if (st == FL_OK && !source.client && source.files.out[0] && !source.files.is_written) {
-        status = flags_end(ENDED_INCOMPLETE, NAME, "this spool has not written its %s yet: give its `tokenfleet run` command again, with another --out where that is another job's, then verify", source.files.out);
-        job_source_close(&source);
-        return status;
-    }
+    if (st == FL_OK) st = job_source_check_written(&source, NAME, &err);
     if (st == FL_OK) {
         st = source.client ? ask(&source, &report, &err) : prove(&source, &report, &err);
         if (!source.client && (st == FL_NOT_FOUND || st == FL_CORRUPT)) {

@@ -145,6 +145,7 @@ static fl_status end(coord_daemon *d, output_slot *slot, fl_status st, const job
     if (st == FL_OK) st = job_store_finish(job, counts, err);
     if (st == FL_OK) {
         job->outputs_due = false;
+        d->is_out_new = d->is_errors_new = false;        /* what stands there is ours from now on: a retry replaces it */
         job_store_rest(job);
     }
     d->outputs_full[0] = '\0';

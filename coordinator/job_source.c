@@ -207,6 +207,12 @@ fl_status job_source_journal(const job_source *s, journal **out, fl_err *err)
     return st;
 }
 
+fl_status job_source_check_written(const job_source *s, const char *command, fl_err *err)
+{
+    if (s->client || !s->files.out[0] || s->files.is_written) return FL_OK;
+    return fl_fail(err, FL_AGAIN, "this spool has not finished writing its %s: give its `tokenfleet run` command again, with another --out where that is another job's, then %s", s->files.out, command);
+}
+
 void job_source_print(const job_source *s, json_t *answer)
 {
     if (s->job[0]) json_object_set_new(answer, "job", json_string(s->job));

@@ -43,6 +43,9 @@ fl_status job_source_status(job_source *s, json_t **reply, fl_err *err);
 /* The journal of a spool that is read directly and was taken (lock), for writing. */
 fl_status job_source_journal(const job_source *s, journal **out, fl_err *err);
 
+/* FL_AGAIN, with what to do before `command`: a spool of `run` that nobody holds, and it did not come to write its OUT and ERR, so that what stands there may be another's. */
+fl_status job_source_check_written(const job_source *s, const char *command, fl_err *err);
+
 /* Print an answer on one line; its `job` is the chosen job. */
 void job_source_print(const job_source *s, json_t *answer);
 

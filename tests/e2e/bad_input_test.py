@@ -128,7 +128,7 @@ def out_of_another_run(folder):
         check(fleet.both(out) == whole, f"{command[0]} has overwritten another run's OUT")
         if command[0] == "cancel":
             done = subprocess.run([fleet.TOKENFLEET, "verify", "--spool", spool], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=60)
-            check(done.returncode == 4 and "has not written" in done.stderr, f"verify of a spool that wrote nothing ended with {done.returncode}: {done.stderr}")
+            check(done.returncode == 4 and "has not finished writing" in done.stderr, f"verify of a spool that wrote nothing ended with {done.returncode}: {done.stderr}")
     memory = folder / "first.spool" / "run.json"
     memory.write_text(json.dumps({**json.loads(memory.read_text()), "written": False}))
     fleet.run(jobs[0], out, "--spool", folder / "first.spool")

@@ -140,6 +140,14 @@ int rename(const char *from, const char *to)
     return result;
 }
 
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    bool reached = reach("rename", to);
+    int result = (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+    fall(reached);
+    return result;
+}
+
 int openat(int dir, const char *path, int flags, ...)
 {
     va_list args;

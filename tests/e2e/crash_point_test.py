@@ -39,6 +39,13 @@ RETRY = {
     "retry: before the journal names it": ("sync", "journal.db", "before"),
     "retry: after the journal names it": ("sync", "journal.db", "after"),
 }
+# of a `run`; the errors file has its name before OUT has
+RUN = {
+    "run: the error file has its name": ("rename", "results.jsonl", "after", 1),
+    "run: both outputs have their names": ("rename", "results.jsonl", "after", 2),
+    "run: the summary has its name": ("rename", "summary.json", "after", 1),
+    "run: it remembers that it has written them": ("rename", "run.json", "after", 2),
+}
 # name: process, call, before or after it, which of them, microseconds between it and the end
 WORKER = {
     "after a grant": ("tokenfleet-work", "send_engine", "after", (1, 2), 0),
@@ -202,6 +209,33 @@ def a_retry_at_every_point(folder):
     return f"{n} deaths at {len(RETRY)} points"
 
 
+def a_run_and_its_retry(folder):
+    """Killed between the names of its outputs and its word for that, a run is retried: what follows is true, and the hash is the same."""
+    job = folder / "few.jsonl"
+    job.write_text("".join(json.dumps({"custom_id": f"row-{i}", "prompt": [i + 3, 5], "max_tokens": 4 if i else 900000}) + "\n" for i in range(3)))
+    out, spool = folder / "results.jsonl", folder / "kept"
+    command = [fleet.TOKENFLEET, "run", job, "--model", fleet.DEMO, "--out", out, "--spool", spool]
+    retry = [fleet.TOKENFLEET, "retry", "--spool", spool]
+    reference = None
+    for name, (call, path, when, count) in RUN.items():
+        killed = fleet.call(command, expect=None, env=crash(call, path, when, count, comm="tokenfleet"))
+        check(killed.returncode == -signal.SIGKILL, f"{name}: ended with {killed.returncode}")
+        if path != "run.json":
+            said = fleet.call(retry, expect=4).stderr
+            check("has not finished writing" in said and "tokenfleet run" in said, f"{name}: {said}")
+            fleet.call(command, expect=1)
+        fleet.call(retry)
+        fleet.call(command, expect=1)
+        reference = reference or fleet.both(out)
+        check(fleet.both(out) == reference, f"{name}: another hash")
+        fleet.call([fleet.TOKENFLEET, "verify", "--spool", spool])
+        clear_run(out, spool)
+
+
+def clear_run(out, spool):
+    subprocess.run(["rm", "-rf", str(out), f"{out}.errors.jsonl", str(spool)], check=True)
+
+
 def the_worker_at_every_point(folder):
     job, reference = plain(folder)
     n = 0
@@ -263,4 +297,4 @@ if __name__ == "__main__":
     if fleet.SANITIZED:
         print("skipped: a sanitizer's library does not let another one be loaded in front of it")
         sys.exit(77)
-    fleet.main([the_coordinator_at_every_point, a_retry_at_every_point, the_worker_at_every_point, a_worker_that_drains, a_new_segment])
+    fleet.main([the_coordinator_at_every_point, a_retry_at_every_point, a_run_and_its_retry, the_worker_at_every_point, a_worker_that_drains, a_new_segment])
