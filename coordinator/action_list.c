@@ -53,24 +53,6 @@ void action_list_fini(action_list *list)
     memset(list, 0, sizeof *list);
 }
 
-void action_list_keep(action_list *list, bool journal_is_done)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < list->sends.n; i++)
-        if (list->sends.v[i].after_sync) list->sends.v[n++] = list->sends.v[i];
-    list->sends.n = n;
-    if (journal_is_done) list->journal.n = 0;
-    list->turn++;
-}
-
-void action_list_drop_appends(action_list *list, job_id done)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < list->appends.n; i++)
-        if (list->appends.v[i].job.v != done.v) list->appends.v[n++] = list->appends.v[i];
-    list->appends.n = n;
-}
-
 action *action_add(action_array *array, action_type type)
 {
     array->v = coord_grow(array->v, &array->capacity, array->n, sizeof *array->v);

@@ -151,11 +151,6 @@ void action_list_init(action_list *list);
 void action_list_clear(action_list *list);               /* after it was performed; keeps its memory */
 void action_list_fini(action_list *list);
 
-/* A full disk: forget the appends of a job that were committed, the journal once it was, and the sends that do not wait for a sync (perform
- * them before). What stays is the front of the next turn. */
-void action_list_keep(action_list *list, bool journal_is_done);
-void action_list_drop_appends(action_list *list, job_id job);
-
 fl_status coord_open(coord **out, const coord_options *options, fl_err *err);
 void      coord_close(coord *c, action_list *out);       /* bodies still held are released into out; accepts NULL */
 

@@ -298,9 +298,8 @@ fl_status journal_job_add(journal *j, job_id id, uint64_t created_s, const char 
     return st;
 }
 
-fl_status journal_job_remove(journal *j, job_id id, fl_err *err)
+static fl_status remove_job(journal *j, job_id id, fl_err *err)
 {
-    FL_ASSERT(j->in_transaction);
     bind_id(j->statement[DROP_JOB_LEASES], 1, id.v);
     fl_status st = finish(j, j->statement[DROP_JOB_LEASES], "remove a job from", err);
     if (st != FL_OK) return st;
@@ -311,7 +310,7 @@ fl_status journal_job_remove(journal *j, job_id id, fl_err *err)
 fl_status journal_jobs_delete(journal *j, const job_id *ids, size_t n, fl_err *err)
 {
     fl_status st = journal_begin(j, err);
-    for (size_t i = 0; st == FL_OK && i < n; i++) st = journal_job_remove(j, ids[i], err);
+    for (size_t i = 0; st == FL_OK && i < n; i++) st = remove_job(j, ids[i], err);
     if (st == FL_OK) st = journal_commit(j, err);
     if (st != FL_OK) journal_rollback(j);
     return st;

@@ -22,9 +22,9 @@ fl_status journal_commit(journal *j, fl_err *err);
 void      journal_rollback(journal *j);                  /* fine outside a transaction */
 fl_status journal_perform(journal *j, const action *a, fl_err *err);                 /* one phase 2 action */
 fl_status journal_job_add(journal *j, job_id id, uint64_t created_s, const char *name, fl_err *err);   /* FL_CONFLICT when it exists; name <= 4096 bytes */
-fl_status journal_job_remove(journal *j, job_id id, fl_err *err);                    /* and its leases */
 
-fl_status journal_jobs_delete(journal *j, const job_id *ids, size_t n, fl_err *err); /* the same for n jobs as a transaction of its own: all of them or none */
+/* n jobs and their leases go, in a transaction of its own: all of them or none. */
+fl_status journal_jobs_delete(journal *j, const job_id *ids, size_t n, fl_err *err);
 
 /* The job runs again with this generation of its ledger (a retry): it is open from now on and nobody holds anything of it. */
 fl_status journal_job_reopen(journal *j, job_id id, uint32_t generation, fl_err *err);

@@ -632,7 +632,6 @@ fl_status grader_submit(grader *g, const grade_task *task, const grade_sample *s
 }
 
 size_t grader_room(const grader *g) { return PENDING_MAX - g->n_pending; }
-size_t grader_pending(const grader *g) { return g->n_pending; }
 int grader_fd(const grader *g) { return g->epoll_fd; }
 
 bool grader_cancel(grader *g, uint64_t tag)

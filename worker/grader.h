@@ -96,7 +96,6 @@ void      grader_close(grader *g);                                   /* ends and
 /* Queue a sample; task and sample are copied. FL_FULL: grader_room is 0, take results first. FL_INVALID: the task lacks what its mode needs. */
 fl_status grader_submit(grader *g, const grade_task *task, const grade_sample *sample, fl_err *err);
 size_t    grader_room(const grader *g);                              /* samples that may be submitted now */
-size_t    grader_pending(const grader *g);                           /* submitted whose result was not taken yet */
 
 /* A sample that is no longer wanted: its result never comes. False when no such tag is pending. */
 bool grader_cancel(grader *g, uint64_t tag);

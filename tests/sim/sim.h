@@ -211,6 +211,10 @@ void sim_shell_die(sim *s);
 bool sim_shell_add_job(sim *s, sim_job *j);              /* rebuilds it from its ledger */
 int64_t sim_shell_now(const sim *s);
 
+/* sim_actions.c: a full disk. The appends of a job that were committed go, then the sends that wait for no sync (they are performed before). */
+void sim_actions_drop_appends(action_list *list, job_id done);
+void sim_actions_keep(action_list *list);
+
 /* sim_client.c */
 void sim_client(sim *s, sim_job *j, sim_wish wish);
 void sim_client_closed(sim *s, sim_job *j);              /* its closing record is durable: outputs, and what a user may do next */

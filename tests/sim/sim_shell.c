@@ -168,7 +168,7 @@ static bool perform_appends(sim *s, bool *is_full)
         if (is_close && sim_shell_crash(s, SIM_CRASH_AT_CLOSE, 1500)) return false;
         for (size_t i = 0; i < s->actions.appends.n; i++)
             if (s->actions.appends.v[i].job.v == j->id.v) take_back(s, &s->actions.appends.v[i].body);
-        action_list_drop_appends(&s->actions, j->id);
+        sim_actions_drop_appends(&s->actions, j->id);
         if (sim_shell_crash(s, SIM_CRASH_AFTER_SYNC, 300)) return false;
     }
     return true;
@@ -180,7 +180,7 @@ void sim_shell_perform(sim *s)
     if (!perform_appends(s, &is_full)) return;
     if (is_full) {
         if (!perform_sends(s, false)) return;
-        action_list_keep(&s->actions, false);
+        sim_actions_keep(&s->actions);
         s->turn_sends = s->actions.sends.n;
         if (!s->is_kept) sim_shell_step(s, &(event){ .type = EVENT_DISK, .disk_full = true, .text = "the spool's disk is full" });
         s->is_kept = true;

@@ -13,6 +13,7 @@
 #define TEXT(s) ((grade_text){(s), strlen(s)})
 
 static grader *g;
+static size_t room_when_empty;
 
 static int open_grader(void **state)
 {
@@ -21,8 +22,11 @@ static int open_grader(void **state)
     grader_options options = {.n_slots = 2, .limits = grade_limits_default()};
     options.limits.cpu_ms_min = 1000;
     if (grader_open(&g, &options, &err) != FL_OK) fail_msg("%s", err.text);
+    room_when_empty = grader_room(g);
     return 0;
 }
+
+static size_t pending(void) { return room_when_empty - grader_room(g); }
 
 static int close_grader(void **state)
 {
@@ -38,7 +42,7 @@ static bool next(grade_result *r)
     for (int i = 0; i < 240; i++) {
         if (grader_next(g, r)) return true;
         struct pollfd p = {.fd = grader_fd(g), .events = POLLIN};
-        for (int j = 0; j < 20 && grader_pending(g) > 0; j++) {
+        for (int j = 0; j < 20 && pending() > 0; j++) {
             poll(&p, 1, 50);
             if (grader_step(g, &err) != FL_OK) fail_msg("%s", err.text);
             if (grader_next(g, r)) return true;
@@ -55,7 +59,7 @@ static grade_result grade(const grade_task *task, const char *completion, bool f
     if (grader_submit(g, task, &sample, &err) != FL_OK) fail_msg("%s", err.text);
     if (!next(&r)) fail_msg("no result came");
     assert_int_equal(r.tag, 77);
-    assert_int_equal(grader_pending(g), 0);
+    assert_int_equal(pending(), 0);
     return r;
 }
 
@@ -134,7 +138,7 @@ static void a_task_without_what_its_mode_needs_is_refused(void **state)
     task.mode = GRADE_INPUTS;
     task.canonical_solution = (grade_text){NULL, 0};
     assert_int_equal(grader_submit(g, &task, &sample, &err), FL_INVALID);
-    assert_int_equal(grader_pending(g), 0);
+    assert_int_equal(pending(), 0);
 }
 
 static void a_task_without_a_canonical_solution_or_with_a_wrong_one_is_graded(void **state)
@@ -183,7 +187,7 @@ static void a_cancelled_sample_has_no_result(void **state)
         assert_int_equal(r.tag % 2, 1);
         assert_int_equal(r.verdict, GRADE_PASSED);
     }
-    assert_int_equal(grader_pending(g), 0);
+    assert_int_equal(pending(), 0);
     assert_false(grader_next(g, &r));
 }
 
