@@ -101,9 +101,13 @@ static fl_status read_config(const char *model, bool *is_gguf, json_t **out, fl_
     *is_gguf = gguf_is_path(model);
     if (!*is_gguf) return read_json(model, "tokenizer_config.json", out, err);
     fl_status st = gguf_open(&g, model, &why);
-    if (st == FL_OK && (st = gguf_tokenizer_config_make(out, g, &why)) != FL_OK) memmove(why.text, why.text + strlen(gguf_name(g)) + 2, strlen(why.text) - strlen(gguf_name(g)) - 1);
+    if (st == FL_OK) st = gguf_tokenizer_config_make(out, g, &why);
+    const size_t n = g ? strlen(gguf_name(g)) : 0;
+    const char *text = why.text;
+    if (g && strncmp(text, gguf_name(g), n) == 0 && strncmp(text + n, ": ", 2) == 0) text += n + 2;
+    if (st != FL_OK) fl_fail(err, st, "chat template: the model's metadata: %s", text);
     gguf_close(g);
-    return st == FL_OK ? FL_OK : fl_fail(err, st, "chat template: the model's metadata: %s", why.text);
+    return st;
 }
 
 /* bos_token, eos_token ... as the template's variables: a string, or an object with `content`. The first file to name one wins. */

@@ -14,7 +14,7 @@ typedef struct {
     char arch[64], key[160];
     const char *family;
     json_t *out;                         /* borrowed */
-    int64_t n_layers, n_heads, head_dim;
+    int64_t n_blocks, n_layers, n_heads, head_dim;       /* blocks: layers, and heads that guess further tokens behind them */
     fl_status status;
     fl_err *err;
 } maker;
@@ -93,7 +93,7 @@ static bool copy_number(maker *m, const char *name, const char *field)
 
 static void need_int(maker *m, const char *name, const char *field) { if (!copy_int(m, name, field)) need(m, name); }
 
-/* A value for all layers, or an array of one a layer, which is malloc'ed into *list. Returns whether the key is there. */
+/* A value for all layers, or an array of one a block, which is malloc'ed into *list. Returns whether the key is there. */
 static bool read_layer_ints(maker *m, const char *name, int64_t *one, uint32_t **list)
 {
     size_t n;
@@ -101,7 +101,7 @@ static bool read_layer_ints(maker *m, const char *name, int64_t *one, uint32_t *
     *list = NULL;
     if (m->status != FL_OK || !f) return false;
     if (f->kind != GGUF_ARRAY) return read_int(m, name, one);
-    m->status = gguf_u32_array(m->g, m->key, (size_t)m->n_layers, list, &n, m->err);
+    m->status = gguf_u32_array(m->g, m->key, (size_t)m->n_blocks, list, &n, m->err);
     return m->status == FL_OK;
 }
 
@@ -123,10 +123,11 @@ static void make_sizes(maker *m)
 {
     int64_t n_next = 0, ff = 0;
     const tensor *embed = gguf_tensor_find(m->g, "token_embd.weight");
-    if (!embed || embed->n_dims != 2) { refuse(m, FL_CORRUPT, "tensor token_embd.weight is missing or no matrix"); return; }
-    if (!read_int(m, "block_count", &m->n_layers)) { need(m, "block_count"); return; }
-    read_int(m, "nextn_predict_layers", &n_next);        /* heads that guess further tokens: layers behind the last */
-    m->n_layers -= n_next;
+    if (gguf_tensor_count(m->g) == 0) { refuse(m, FL_UNSUPPORTED, "the file holds a vocabulary and no weights; name the file of a whole model"); return; }
+    if (!embed || embed->n_dims != 2) { refuse(m, FL_CORRUPT, "tensor token_embd.weight is missing or no matrix; name the file of a whole language model"); return; }
+    if (!read_int(m, "block_count", &m->n_blocks)) { need(m, "block_count"); return; }
+    read_int(m, "nextn_predict_layers", &n_next);
+    m->n_layers = m->n_blocks - n_next;
     if (m->n_layers < 1 || m->n_layers > 1024) { refuse(m, FL_CORRUPT, "there are %lld layers; 1 to 1024 are allowed", (long long)m->n_layers); return; }
     set(m, "num_hidden_layers", json_integer(m->n_layers));
     set(m, "vocab_size", json_integer(embed->shape[0]));
@@ -170,20 +171,17 @@ static void make_attention(maker *m)
 static json_t *rope_form(maker *m)
 {
     json_t *form = json_object();
-    const char *type;
-    size_t n;
-    double v;
-    if (gguf_find(m->g, key_of(m, "rope.scaling.type"))) {
-        fl_status st = m->status == FL_OK ? gguf_text(m->g, m->key, &type, &n, m->err) : m->status;
-        if (st != FL_OK) m->status = st;
-        else if (n == 4 && memcmp(type, "none", 4) == 0) return form;
-        else json_object_set_new(form, "rope_type", json_stringn(type, n));
-    } else if (read_number(m, "rope.scale_linear", &v) && v != 1.0) {    /* as old converters wrote it */
-        json_object_set_new(form, "rope_type", json_string("linear"));
-        json_object_set_new(form, "factor", json_real(v));
-    }
+    const char *type = "linear";                         /* what ggml's own reader takes a factor for that has no type */
+    size_t n = strlen(type);
+    double v, factor = 1.0;
+    if (m->status == FL_OK && gguf_find(m->g, key_of(m, "rope.scaling.type"))) m->status = gguf_text(m->g, m->key, &type, &n, m->err);
+    const bool has_factor = read_number(m, "rope.scaling.factor", &factor) || read_number(m, "rope.scale_linear", &factor);      /* the second as old converters wrote it */
+    const bool is_linear = n == 6 && memcmp(type, "linear", n) == 0, is_none = n == 4 && memcmp(type, "none", n) == 0;
+    if (m->status != FL_OK || is_none || (is_linear && (factor == 1.0 || factor == 0.0))) return form;       /* 0 stands for no factor */
+    json_object_set_new(form, "rope_type", json_stringn(type, n));
+    if (has_factor) json_object_set_new(form, "factor", json_real(factor));
     static const struct { const char *name, *field; } fields[] = {
-        { "rope.scaling.factor", "factor" }, { "rope.scaling.original_context_length", "original_max_position_embeddings" }, { "rope.scaling.yarn_beta_fast", "beta_fast" },
+        { "rope.scaling.original_context_length", "original_max_position_embeddings" }, { "rope.scaling.yarn_beta_fast", "beta_fast" },
         { "rope.scaling.yarn_beta_slow", "beta_slow" }, { "rope.scaling.yarn_attn_factor", "attention_factor" },
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) if (read_number(m, fields[i].name, &v)) json_object_set_new(form, fields[i].field, json_real(v));
@@ -271,25 +269,37 @@ static void make_experts(maker *m)
     set(m, "gating", json_string(gate && gate->shape[0] == m->n_heads ? "per-head" : "per-element"));
 }
 
+/* An id that a key names. It must be one of the vocabulary, which without a tokenizer is the embedding's. */
+static void add_end(maker *m, json_t *ids, const char *key)
+{
+    fl_err why = { 0 };
+    gguf_strings tokens;
+    int64_t id, n = json_integer_value(json_object_get(m->out, "vocab_size"));
+    if (m->status != FL_OK) return;
+    fl_status st = gguf_int(m->g, key, -1, UINT32_MAX, &id, &why);
+    if (st == FL_NOT_FOUND) return;
+    if (gguf_strings_begin(&tokens, m->g, "tokenizer.ggml.tokens", NULL) == FL_OK) n = (int64_t)tokens.left;
+    if (st != FL_OK) m->status = fl_fail(m->err, st, "%s", why.text);
+    else if (id == -1 || id == UINT32_MAX) return;       /* stands for none */
+    else if (id >= n) refuse(m, FL_CORRUPT, "key %s is %lld, and there are %lld tokens, so no completion would end; write the key anew or convert the model again", key, (long long)id, (long long)n);
+    else json_array_append_new(ids, json_integer(id));
+}
+
 /* Tokens that end a completion: those that keys name, and those that are called so in vocabularies whose keys name one end where the model has several. */
 static void make_ends(maker *m)
 {
     static const char *const keys[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
     static const char *const words[] = { "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>" };
-    enum { CONTROL = 3 };
+    enum { CONTROL = 3, USER_DEFINED = 4 };              /* old converters took all added tokens for the second */
     json_t *ids = json_array();
     uint32_t *types = NULL;
     size_t n_types = 0, n;
     const char *text;
     gguf_strings tokens;
-    for (size_t i = 0; m->status == FL_OK && i < sizeof keys / sizeof *keys; i++) {
-        int64_t id;
-        fl_status st = gguf_int(m->g, keys[i], 0, UINT32_MAX, &id, m->err);
-        if (judge(m, st) && id <= INT32_MAX) json_array_append_new(ids, json_integer(id));       /* -1 as a u32 stands for none */
-    }
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) add_end(m, ids, keys[i]);
     if (m->status == FL_OK && gguf_u32_array(m->g, "tokenizer.ggml.token_type", 0, &types, &n_types, NULL) == FL_OK && gguf_strings_begin(&tokens, m->g, "tokenizer.ggml.tokens", NULL) == FL_OK)
         for (size_t id = 0; id < n_types && gguf_strings_next(&tokens, &text, &n); id++)
-            for (size_t k = 0; types[id] == CONTROL && k < sizeof words / sizeof *words; k++) {
+            for (size_t k = 0; (types[id] == CONTROL || types[id] == USER_DEFINED) && k < sizeof words / sizeof *words; k++) {
                 bool is_new = strlen(words[k]) == n && memcmp(words[k], text, n) == 0 && json_array_size(ids) < EOS_IDS_MAX;
                 for (size_t i = 0; i < json_array_size(ids); i++) is_new &= json_integer_value(json_array_get(ids, i)) != (json_int_t)id;
                 if (is_new) json_array_append_new(ids, json_integer((json_int_t)id));
@@ -346,16 +356,75 @@ static void finish(maker *m, model_config *c)
     c->linear.is_tiled = c->linear.n_v_heads != c->linear.n_k_heads;
 }
 
+static bool is_text(const gguf *g, const char *key, const char *wanted)
+{
+    const char *text;
+    size_t n;
+    return gguf_text(g, key, &text, &n, NULL) == FL_OK && strlen(wanted) == n && memcmp(text, wanted, n) == 0;
+}
+
+/* Files that go with a model and are none. */
+static fl_status refuse_beside(maker *m)
+{
+    static const struct { const char *type, *architecture, *words; } kinds[] = {
+        { "adapter", "adapter", "a LoRA adapter, which is not supported by itself: merge it into its model (llama-export-lora) and name the result" },
+        { "mmproj", "clip", "the part of a model that sees or hears (mmproj); name the file of its language model" },
+        { "imatrix", "imatrix", "an importance matrix, which only quantizing needs; name the file of a model" },
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (is_text(m->g, "general.type", kinds[i].type) || is_text(m->g, "general.architecture", kinds[i].architecture))
+            return fl_fail(m->err, FL_UNSUPPORTED, "%s: the file is %s", gguf_name(m->g), kinds[i].words);
+    return FL_OK;
+}
+
 static fl_status find_architecture(maker *m)
 {
     const char *text;
     size_t n;
-    fl_status st = gguf_text(m->g, "general.architecture", &text, &n, m->err);
+    fl_status st = refuse_beside(m);
+    if (st == FL_OK) st = gguf_text(m->g, "general.architecture", &text, &n, m->err);
     if (st != FL_OK) return st;
     m->family = gguf_family(text, n);
     if (!m->family)
         return fl_fail(m->err, FL_UNSUPPORTED, "%s: the architecture %.*s is not supported; llama, qwen3, qwen3moe, qwen35, qwen35moe, gemma3 and laguna are", gguf_name(m->g), (int)(n < 60 ? n : 60), text);
     snprintf(m->arch, sizeof m->arch, "%.*s", (int)n, text);
+    return FL_OK;
+}
+
+/* ---- what is left over ---- */
+
+static bool ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), n_end = strlen(end);
+    return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+/* Tensors that a file may hold beside the language model: a reranker's head, parts that see and hear, factors of weights and of activations (weight_files_factors), the rotation
+ * (take_factors; attn_rot_embd as old converters wrote it), and blocks that guess further tokens. */
+static bool is_beside(const gguf *g, const char *name, int32_t n_layers)
+{
+    const char *text;
+    char key[96];
+    size_t n;
+    long block = -1;
+    int64_t n_next = 0;
+    static const char *const begins[] = { "cls.", "v.", "mm.", "a." }, *const ends[] = { ".scale", ".input_scale", ".attn_rot_embd.weight" };
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) if (strncmp(name, begins[i], strlen(begins[i])) == 0) return true;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) if (ends_in(name, ends[i])) return true;
+    if (strcmp(name, "rope_freqs.weight") == 0) return is_text(g, "general.architecture", "llama");
+    if (strncmp(name, "blk.", 4) == 0) block = strtol(name + 4, NULL, 10);
+    if (block < n_layers || gguf_text(g, "general.architecture", &text, &n, NULL) != FL_OK) return false;
+    snprintf(key, sizeof key, "%.*s.nextn_predict_layers", (int)(n < 60 ? n : 60), text);
+    return gguf_int(g, key, 0, INT32_MAX, &n_next, NULL) == FL_OK && block < n_layers + n_next;
+}
+
+fl_status gguf_config_check_rest(const gguf *g, int32_t n_layers, const bool *is_used, fl_err *err)
+{
+    for (size_t i = 0; i < gguf_tensor_count(g); i++) {
+        const tensor *t = gguf_tensor_at(g, i);
+        if (is_used[i] || is_beside(g, t->name, n_layers)) continue;
+        return fl_fail(err, FL_UNSUPPORTED, "%s: nothing here computes with tensor %s, so this variant of the architecture is not supported; name another model", t->file, t->name);
+    }
     return FL_OK;
 }
 

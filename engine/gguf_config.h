@@ -12,4 +12,8 @@
  * sentence that names file and key. On failure *config is untouched. */
 fl_status gguf_config_read(model_config *config, const gguf *g, fl_err *err);
 
+/* Whether nothing is left over: is_used says of each tensor of the file whether the model of n_layers asked for it. FL_UNSUPPORTED, naming the first that did not although it is part of the
+ * language model: without it another model would be computed. */
+fl_status gguf_config_check_rest(const gguf *g, int32_t n_layers, const bool *is_used, fl_err *err);
+
 #endif

@@ -8,6 +8,7 @@
 
 /* tokenizer.ggml.token_type */
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
+enum { PIECE_BYTES_MAX = 1024 };         /* the longest of Gemma's 262,144 has 93 */
 
 typedef struct {
     const gguf *g;
@@ -59,12 +60,12 @@ static fl_status token_named(const gguf *g, const char *key, int64_t *id, const 
 {
     gguf_strings tokens;
     *text = NULL;
-    fl_status st = gguf_int(g, key, 0, UINT32_MAX, id, err);
+    fl_status st = gguf_int(g, key, -1, UINT32_MAX, id, err);
     if (st == FL_NOT_FOUND) return FL_OK;
     if (st != FL_OK) return st;
-    if (*id == UINT32_MAX) return FL_OK;                 /* stands for none */
+    if (*id == -1 || *id == UINT32_MAX) return FL_OK;    /* stands for none */
     if (gguf_strings_begin(&tokens, g, "tokenizer.ggml.tokens", NULL) != FL_OK || (uint64_t)*id >= tokens.left)
-        return fl_fail(err, FL_CORRUPT, "%s: key %s is %lld, which is no id of tokenizer.ggml.tokens", gguf_name(g), key, (long long)*id);
+        return fl_fail(err, FL_CORRUPT, "%s: key %s is %lld, which is no id of tokenizer.ggml.tokens; write the key anew or convert the model again", gguf_name(g), key, (long long)*id);
     for (int64_t i = 0; i <= *id; i++) gguf_strings_next(&tokens, text, n_bytes);
     return FL_OK;
 }
@@ -109,6 +110,7 @@ static fl_status find_form(const pre_form **form, const gguf *g, fl_err *err)
     size_t n = strlen(name), used = 0;
     fl_status st = gguf_text(g, "tokenizer.ggml.pre", &name, &n, err);
     if (st != FL_OK && st != FL_NOT_FOUND) return st;
+    if (n == 0) n = strlen(name = "default");
     for (size_t i = 0; i < N_PRE; i++)
         if (strlen(pre_tokenizers[i].name) == n && memcmp(pre_tokenizers[i].name, name, n) == 0) { *form = pre_tokenizers[i].form; return FL_OK; }
     for (size_t i = 0; i < N_PRE && used < sizeof known; i++) used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "", pre_tokenizers[i].name);
@@ -221,10 +223,12 @@ static fl_status sort_pieces(piece **out, size_t *n_out, const vocabulary *v, fl
     return FL_OK;
 }
 
-/* Each way in which a piece falls into two tokens is a merge. */
+/* Each way in which a piece falls into two tokens is a merge; to look at all ways takes the square of its length. */
 static fl_status add_merges(json_t *list, const vocabulary *v, const piece *p, fl_err *err)
 {
     const char *gap = memchr(p->text, ' ', p->n_bytes);
+    if (p->n_bytes > PIECE_BYTES_MAX)
+        return fl_fail(err, FL_UNSUPPORTED, "%s: token %u of tokenizer.ggml.tokens has %zu bytes; normal ones of up to %d are supported", gguf_name(v->g), p->id, p->n_bytes, PIECE_BYTES_MAX);
     for (size_t i = 0; i < p->n_bytes;) {
         utf8_next((const uint8_t *)p->text, &i);
         if (i >= p->n_bytes || !json_object_getn(v->vocab, p->text, i) || !json_object_getn(v->vocab, p->text + i, p->n_bytes - i)) continue;
@@ -278,7 +282,8 @@ fl_status gguf_tokenizer_make(json_t **out, const gguf *g, fl_err *err)
     size_t n;
     vocabulary v = { .g = g };
     fl_status st = gguf_text(g, "tokenizer.ggml.model", &model, &n, err);
-    if (st == FL_NOT_FOUND) return fl_fail(err, FL_NOT_FOUND, "%s: the file has no tokenizer (key tokenizer.ggml.model)", gguf_name(g));
+    const bool is_none = st == FL_OK && ((n == 4 && memcmp(model, "none", 4) == 0) || (n == 8 && memcmp(model, "no_vocab", 8) == 0));
+    if (st == FL_NOT_FOUND || is_none) return fl_fail(err, FL_NOT_FOUND, "%s: the file has no tokenizer (key tokenizer.ggml.model)", gguf_name(g));
     if (st != FL_OK) return st;
     const bool is_bytes = n == 4 && memcmp(model, "gpt2", 4) == 0, is_pieces = n == 5 && memcmp(model, "llama", 5) == 0;
     if (!is_bytes && !is_pieces)
@@ -289,6 +294,20 @@ fl_status gguf_tokenizer_make(json_t **out, const gguf *g, fl_err *err)
     json_decref(v.added);
     free(v.types);
     return st;
+}
+
+json_t *gguf_tokenizer_notes(const gguf *g)
+{
+    json_t *notes = json_array();
+    const char *text;
+    size_t n = 0;
+    if (!gguf_find(g, "tokenizer.ggml.model")) return notes;
+    const bool is_bytes = gguf_text(g, "tokenizer.ggml.model", &text, &n, NULL) == FL_OK && n == 4 && memcmp(text, "gpt2", 4) == 0;
+    if (is_bytes && (gguf_text(g, "tokenizer.ggml.pre", &text, &n, NULL) != FL_OK || n == 0))
+        json_array_append_new(notes, json_string("key tokenizer.ggml.pre is missing: texts are cut into words as llama.cpp's `default` does, which may be another way than the model was trained with; convert the model again"));
+    if (!gguf_find(g, "tokenizer.ggml.token_type"))
+        json_array_append_new(notes, json_string("key tokenizer.ggml.token_type is missing: words such as <|im_start|> in a text or a chat are read letter by letter; convert the model again"));
+    return notes;
 }
 
 /* ---- chat templates ---- */
@@ -324,8 +343,10 @@ static fl_status add_templates(json_t *config, const gguf *g, fl_err *err)
 
 fl_status gguf_tokenizer_config_make(json_t **out, const gguf *g, fl_err *err)
 {
-    static const struct { const char *key, *field; } named[] = {
-        { "tokenizer.ggml.bos_token_id", "bos_token" }, { "tokenizer.ggml.eos_token_id", "eos_token" }, { "tokenizer.ggml.unknown_token_id", "unk_token" }, { "tokenizer.ggml.padding_token_id", "pad_token" },
+    /* Templates begin and end texts; the other two are there by name only, and files of models that were trained with a token more name one that is not there. */
+    static const struct { const char *key, *field; bool is_needed; } named[] = {
+        { "tokenizer.ggml.bos_token_id", "bos_token", true }, { "tokenizer.ggml.eos_token_id", "eos_token", true },
+        { "tokenizer.ggml.unknown_token_id", "unk_token", false }, { "tokenizer.ggml.padding_token_id", "pad_token", false },
     };
     json_t *config = json_object();
     fl_status st = config ? add_templates(config, g, err) : no_memory(err);
@@ -333,7 +354,8 @@ fl_status gguf_tokenizer_config_make(json_t **out, const gguf *g, fl_err *err)
         const char *text;
         size_t n;
         int64_t id;
-        st = token_named(g, named[i].key, &id, &text, &n, err);
+        st = token_named(g, named[i].key, &id, &text, &n, named[i].is_needed ? err : NULL);
+        if (!named[i].is_needed) st = FL_OK;
         if (st == FL_OK && text) json_object_set_new(config, named[i].field, json_stringn(text, n));
     }
     if (st == FL_OK) *out = config;

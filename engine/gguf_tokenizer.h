@@ -13,6 +13,9 @@
 /* *out is the caller's. FL_NOT_FOUND: the file has no tokenizer. FL_UNSUPPORTED, naming what is not served; FL_CORRUPT, naming the key. */
 fl_status gguf_tokenizer_make(json_t **out, const gguf *g, fl_err *err);
 
+/* Sentences on what the file leaves open and what is done then; the caller's. NULL without memory. */
+json_t *gguf_tokenizer_notes(const gguf *g);
+
 /* chat_template (a string, or a list of named ones) and bos_token, eos_token, unk_token and pad_token, each where the file has it. *out is the caller's. */
 fl_status gguf_tokenizer_config_make(json_t **out, const gguf *g, fl_err *err);
 

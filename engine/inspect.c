@@ -300,6 +300,9 @@ static void add_tokenizer(inspection *it)
     }
     if (st != FL_OK) say(it->problems, "%s", err.text);
     describe_tokenizer(it, t);
+    json_t *open = gguf_of(it) ? gguf_tokenizer_notes(gguf_of(it)) : NULL;
+    for (size_t i = 0; i < json_array_size(open); i++) say(it->notes, "%s", json_string_value(json_array_get(open, i)));
+    json_decref(open);
     if (t && c && tokenizer_vocab(t) > c->n_vocab)
         say(it->notes, "the tokenizer has %d ids, the model %d: a text that needs one of the others is a row error", tokenizer_vocab(t), c->n_vocab);
     tokenizer_close(t);
@@ -370,8 +373,8 @@ static fl_status open_parts(inspection *it, fl_err *err)
     fl_status config = model_config_read(&it->config, it->dir, &no_config), weights = weight_files_open(&it->weights, it->dir, &no_weights);
     it->has_config = config == FL_OK;
     it->has_weights = weights == FL_OK;
-    if (config == FL_NOT_FOUND && weights == FL_NOT_FOUND)
-        return fl_fail(err, FL_NOT_FOUND, "%s has neither a config.json nor weights in safetensors files; name a model directory", it->dir);
+    if (config == FL_NOT_FOUND && weights == FL_NOT_FOUND && !gguf_is_path(it->dir))
+        return fl_fail(err, FL_NOT_FOUND, "%s has neither a config.json nor weights in safetensors files; name a model directory or a .gguf file", it->dir);
     say(it->problems, "%s", refused.text);
     if (config != FL_OK) say(it->problems, "%s", no_config.text);
     if (weights != FL_OK) say(it->problems, "%s", no_weights.text);
@@ -389,8 +392,13 @@ fl_status inspect_model(json_t **out, const char *model_dir, int32_t n_sequences
     if (config_of(&it)) add_config(&it);
     else add_raw_config(&it);
     if (weights_of(&it)) add_weights(&it);
-    add_tokenizer(&it);
-    add_templates(&it);
+    if (gguf_is_path(it.dir) && !weights_of(&it)) {      /* nobody can read the file: its problems say why */
+        set(it.out, "tokenizer", json_null());
+        set(it.out, "chat_templates", json_array());
+    } else {
+        add_tokenizer(&it);
+        add_templates(&it);
+    }
     if (it.m && (st = add_memory(&it, n_sequences, context, err)) != FL_OK) goto done;
     set(it.out, "supported", json_boolean(json_array_size(it.problems) == 0));
     json_object_set(it.out, "problems", it.problems);

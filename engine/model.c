@@ -7,6 +7,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "engine/fp8.h"
+#include "engine/gguf_config.h"
 #include "engine/model_family.h"
 #include "engine/model_shapes.h"
 #include "engine/rope_table.h"
@@ -158,6 +159,7 @@ static fl_status bind_tensor(weight *out, const bind_context *c, int32_t n, int3
     const tensor *t = find_named(name, sizeof name, &change, c, format, args);
     weight_source source = { .t = t, .n = n ? n : 1, .rows = rows, .cols = cols, .fp8_block = c->config->fp8_block, .change = change, .head_dim = c->config->head_dim };
     fl_status st = FL_OK;
+    if (t && c->is_used) c->is_used[weight_files_index(c->weights, t)] = true;
     if (c->weights) {
         if ((st = check_tensor(t, c, name, use == WEIGHT_SMALL || rows == 1, err)) != FL_OK) return st;
         bool fits = n ? t->n_dims == 3 && t->shape[0] == n && t->shape[1] == rows && t->shape[2] == cols
@@ -278,12 +280,12 @@ static fl_status bind_ends(model *m, const bind_context *c, const char *head_pre
     return st;
 }
 
-/* All weights of the text model, once without reading a value and once for use; into `store` where that is given. */
-static fl_status bind_all(model *m, bool is_dry, weight_store *store, fl_err *err)
+/* All weights of the text model, once without reading a value and once for use; into `store` where that is given. is_used: bind_context's. */
+static fl_status bind_all(model *m, bool is_dry, weight_store *store, bool *is_used, fl_err *err)
 {
     const size_t prefix = m->weights ? find_prefix(m->weights) : 0;
     bind_context c = { .weights = m->weights, .random_seed = m->random_seed, .store = store, .config = &m->config, .prefix = prefixes[prefix].body,
-                       .products = &m->products, .arena = &m->views, .is_dry = is_dry, .values = &m->values, .quantized_cols = &m->quantized_cols, .expanded_bytes = &m->expanded_bytes };
+                       .products = &m->products, .arena = &m->views, .is_dry = is_dry, .values = &m->values, .quantized_cols = &m->quantized_cols, .expanded_bytes = &m->expanded_bytes, .is_used = is_used };
     m->expanded_bytes = 0;
     m->products.n = 0;
     fl_arena_fini(&m->views);                            /* of the time before */
@@ -347,7 +349,7 @@ fl_status model_measure(model_needs *out, model *m, const ops *o, int32_t n_rows
     scratch_space space = { 0 };
     weight_store store = { .type = weight_store_type(o) };
     FL_ASSERT(!m->o);
-    fl_status st = bind_all(m, true, is_stored(m, o) ? &store : NULL, err);
+    fl_status st = bind_all(m, true, is_stored(m, o) ? &store : NULL, NULL, err);
     if (st != FL_OK) return st;
     lay_activations(m, o, n_rows_max, &space);
     model_needs needs = { .stored_bytes = store.n_bytes, .expanded_bytes = m->expanded_bytes, .table_bytes = m->views.total_bytes, .scratch_bytes = space.n_bytes, .room_bytes = room_bytes(m, o) };
@@ -380,6 +382,18 @@ static fl_status take_fixed(model *m, fl_err *err)
     return m->moe_layer && m->routing_ids && m->routing_weights && m->view.scratch ? FL_OK : fl_fail(err, FL_FULL, "model: no memory for %d layers", m->config.n_layers);
 }
 
+/* Find every tensor, hold its shape against the config, and refuse a GGUF file of which something would be left over. (Directories may hold parts that see, or guess further tokens.) */
+static fl_status bind_names(model *m, fl_err *err)
+{
+    const gguf *g = m->weights ? weight_files_gguf(m->weights) : NULL;
+    bool *is_used = g ? calloc(gguf_tensor_count(g) + 1, sizeof *is_used) : NULL;
+    if (g && !is_used) return fl_fail(err, FL_FULL, "model: no memory for a list of %zu tensors", gguf_tensor_count(g));
+    fl_status st = bind_all(m, true, NULL, is_used, err);
+    if (st == FL_OK && g) st = gguf_config_check_rest(g, m->config.n_layers, is_used, err);
+    free(is_used);
+    return st;
+}
+
 fl_status model_map(model **out, const char *path, fl_err *err)
 {
     fl_status status = FL_OK;
@@ -396,7 +410,7 @@ fl_status model_map(model **out, const char *path, fl_err *err)
     FL_ASSERT(m->family);                                /* the config's table and this one name the same families */
     if (!is_random && (status = weight_files_open(&m->weights, path, err)) != FL_OK) goto done;
     if ((status = take_fixed(m, err)) != FL_OK) goto done;
-    if ((status = bind_all(m, true, NULL, err)) != FL_OK) goto done;
+    if ((status = bind_names(m, err)) != FL_OK) goto done;
     *out = m;
     m = NULL;
 done:
@@ -415,10 +429,10 @@ fl_status model_load(model *m, ops *o, int32_t n_rows_max, int32_t context_max, 
     m->n_rows_max = n_rows_max;
     if (is_stored(m, o)) {
         st = weight_store_open(&m->store, o, needs.stored_bytes, err);
-        if (st == FL_OK) st = bind_all(m, false, &m->store, err);
+        if (st == FL_OK) st = bind_all(m, false, &m->store, NULL, err);
         if (st == FL_OK) st = weight_store_finish(&m->store, err);
     } else {
-        st = bind_all(m, false, NULL, err);
+        st = bind_all(m, false, NULL, NULL, err);
         if (st == FL_OK && needs.room_bytes > 0) st = o->quant_room(o, m->quantized_cols, err);
     }
     for (int i = 0; st == FL_OK && i < 2; i++) if (has_table(&m->config, i)) st = rope_table_open(&m->ropes[i], o, &m->config.rope[i], m->context_max, err);

@@ -508,7 +508,7 @@ static fl_status read_text(char **text, size_t *n_bytes, const char *model_dir, 
     FILE *file = NULL;
     if (snprintf(path, sizeof path, "%s/%s", model_dir, name) >= (int)sizeof path) return fl_fail(err, FL_INVALID, "the path of %s is too long", name);
     file = fopen(path, "rbe");
-    if (!file && (errno == ENOENT || errno == ENOTDIR)) { status = fl_fail(err, FL_NOT_FOUND, "%s has no %s; name a model directory", model_dir, name); goto done; }
+    if (!file && (errno == ENOENT || errno == ENOTDIR)) { status = fl_fail(err, FL_NOT_FOUND, "%s has no %s; name a model directory or a .gguf file", model_dir, name); goto done; }
     if (!file) { status = fl_fail_errno(err, errno, "cannot open %s", path); goto done; }
     bytes = malloc(CONFIG_BYTES_MAX);
     if (!bytes) { status = fl_fail(err, FL_FULL, "no memory to read %s", path); goto done; }

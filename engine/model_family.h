@@ -28,6 +28,7 @@ typedef struct {
     fl_arena *values;                /* where weights are made anew (model.h); lives as long as the model */
     int32_t *quantized_cols;         /* grows to the most columns of a quantized weight */
     size_t *expanded_bytes;          /* grows with what they take, also when dry */
+    bool *is_used;                   /* [tensors of the files] set for each that is asked for; NULL: nobody wants to know */
 } bind_context;
 
 /* Activations in the device's memory, laid out one behind the other. Without a base they are only measured, so that what is taken is known before it is. */

@@ -35,6 +35,8 @@ void weight_files_close(weight_files *w)
 size_t weight_files_count(const weight_files *w) { return w->g ? gguf_tensor_count(w->g) : safetensors_count(w->st); }
 const tensor *weight_files_at(const weight_files *w, size_t index) { return w->g ? gguf_tensor_at(w->g, index) : safetensors_at(w->st, index); }
 
+size_t weight_files_index(const weight_files *w, const tensor *t) { return (size_t)(t - weight_files_at(w, 0)); }
+
 const tensor *weight_files_find(const weight_files *w, const char *name, gguf_change *change)
 {
     char there[256];

@@ -17,6 +17,8 @@ void      weight_files_close(weight_files *w);           /* accepts NULL */
 size_t        weight_files_count(const weight_files *w);
 const tensor *weight_files_at(const weight_files *w, size_t index);      /* as the files call them, sorted */
 
+size_t        weight_files_index(const weight_files *w, const tensor *t);        /* of one that weight_files_find gave, as weight_files_at counts */
+
 /* The tensor that checkpoints call `name`, and what its values went through; NULL when absent. `change` may be NULL. */
 const tensor *weight_files_find(const weight_files *w, const char *name, gguf_change *change);
 

@@ -166,6 +166,11 @@ static void tensors_lie_inside_the_file_and_apart(void **state)
     begin(&f, 1, 0);
     put_tensor(&f, "a", 0, 1ull << 40, 1ull << 40, 0);
     refuse(&f, FL_CORRUPT, "overflows 63 bits");
+    begin(&f, 1, 0);                                     /* nor may what is left of it when a dimension is 0 */
+    put_text(&f, "a");
+    put_u32(&f, 3);
+    for (int i = 0; i < 3; i++) put_u64(&f, i == 0 ? 0 : 1ull << 62);
+    refuse(&f, FL_CORRUPT, "overflows 63 bits at dimension 2");
     begin(&f, 1, 0);
     put_tensor(&f, "a", 0, 4, 1, 8);
     refuse(&f, FL_CORRUPT, "no multiple of the alignment 32");
@@ -186,6 +191,17 @@ static void tensors_lie_inside_the_file_and_apart(void **state)
     gguf *g = open_good(&f);
     const tensor *t = gguf_tensor_find(g, "b");
     assert_true(gguf_tensor_count(g) == 2 && t->n_bytes == 34 && t->n_dims == 2 && t->shape[0] == 1 && t->shape[1] == 32 && strcmp(t->dtype_name, "Q8_0") == 0);
+    gguf_close(g);
+    begin(&f, 1, 0);                                     /* a scalar is one value */
+    put_text(&f, "a");
+    put_u32(&f, 0);
+    put_u32(&f, 0);
+    put_u64(&f, 0);
+    pad(&f);
+    put(&f, (const uint8_t[32]){ 0 }, 32);
+    g = open_good(&f);
+    t = gguf_tensor_find(g, "a");
+    assert_true(t->n_dims == 1 && t->shape[0] == 1 && t->n_bytes == 4);
     gguf_close(g);
 }
 
