@@ -12,8 +12,8 @@
  *           journal, newest first; then messages.
  * Time      now_ms never goes backwards (CLOCK_BOOTTIME). EVENT_TICK at least every beat_ms / 2.
  * Expiry    is the shell's: it reads the wall clock and steps EVENT_JOB_CLOSE. Limits of rows (row_limits) run in the core, on now_ms.
- * Blame     what happened to a row so far (crashes, stalls, ends of leases) is kept in memory only: after a restart a row that crashed once counts anew,
- *           so a row that kills engines costs one crash more, and what was decided (a quarantine) is in the ledger.
+ * Blame     what happened to a row so far (crashes, stalls, ends of leases, with how many it may run) is kept in memory only: after a restart a row that crashed once counts anew,
+ *           so a row that kills engines costs some ends more, and what was decided (a quarantine) is in the ledger.
  * Memory    a failed allocation of the core's small objects ends the process; the leases run out or are restored.
  * Grading   a graded job's table has grade rows (row_table.h). They are leased to workers that grade, whatever the job is pinned to; their results are verdicts. For the rest they are rows:
  *           leases, fates, copies, restarts and the ledger make no difference. A grader that ends is no evidence against what it graded, unless it did so twice with that row alone.
@@ -166,7 +166,7 @@ typedef struct {
     bool is_stuck;                       /* open, nothing of it is held by a live lease, and no worker here can take what waits */
     uint64_t rows, rows_completed, rows_failed, rows_running, rows_waiting;
     uint64_t samples_committed, n_tokens;
-    uint64_t rows_suspect, rows_room;    /* of the waiting ones: run alone since an engine ended under them; need a larger worker */
+    uint64_t rows_suspect, rows_room;    /* of the waiting ones: run among themselves since an engine ended under them; need a larger worker */
     double tokens_per_s, rows_per_s;     /* committed, over the last minutes */
     int64_t left_s;                      /* at that pace; -1 = not known */
     uint64_t duplicates, stale, refused, retries, leases_granted, leases_lost, handbacks, crashes, timeouts;

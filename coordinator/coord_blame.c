@@ -1,14 +1,47 @@
-/* coord_blame.c - rows under which an engine ended: they run alone until it is known whose fault it was, and what was seen is kept for people. */
+/* coord_blame.c - rows under which an engine ended: which of them it was is found by halves, and what was seen is kept for people.
+ *
+ *     256 rows together ──end──▶ 128 ──done: not they
+ *                                128 ──end──▶ 64 ──done
+ *                                             64 ──end──▶ ... 1 ──end, with evidence, twice──▶ quarantined
+ *
+ * All rows of an engine that ended are suspects. They run in groups (coord_grant.c): rows of one job, at most half as many as were together at the end (row_table_group), on a worker that holds nothing
+ * else, so that whatever ends the engine is in the group. A group that finishes has cleared its rows; one that ends an engine halves again. So one bad row among n costs about log2(n) ends, and all others run
+ * in batches. Blame is for a row that was alone, as ever. An end that is nobody's fault (SIGKILL) halves as well: then nothing more happens to the groups. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "coordinator/coord_state.h"
 
-void row_suspect(coord *c, job *j, row_index row, const lease *by)
+void worker_run_suspects(coord *c, worker *w, bool runs)
+{
+    if (w->runs_suspects == runs) return;
+    w->runs_suspects = runs;
+    if (runs) c->n_suspect_workers++;
+    else c->n_suspect_workers--;
+}
+
+uint64_t rows_together(const coord *c, worker_id id)
+{
+    const worker *w = worker_find(c, id);
+    uint64_t n = w ? w->n_ended : 0;
+    row_index row;
+    for (size_t i = 0; i < c->n_leases; i++)
+        for (uint32_t at = 0; c->leases[i]->worker.v == id.v && lease_next_row(c->leases[i], &at, &row);) n++;
+    return n;
+}
+
+void worker_ended(coord *c, worker *w, uint64_t n_rows, bool is_stall)
+{
+    if (w->n_ended == 0) w->n_ends += is_stall ? 2 : 1;  /* the first of its leases that comes back */
+    w->n_ended += n_rows;
+    if (w->n_ends == 1 && !w->grades) worker_run_suspects(c, w, true);       /* it will hold nothing, so nobody need be kept free */
+}
+
+void row_suspect(coord *c, job *j, row_index row, const lease *by, uint64_t n_together)
 {
     if (row_table_is_grade(j->rows, row)) return;        /* what a grader runs is in a sandbox of its own: the end of one says nothing about its samples */
-    row_table_move(j->rows, row, ROW_QUEUE_SUSPECT);
+    row_table_suspect(j->rows, row, n_together);
     for (size_t i = c->n_leases; i-- > 0;) {             /* what other workers hold of it would end their engines too, with all that runs beside it */
         lease *l = c->leases[i];
         if (l->job != j || l == by || !lease_holds_row(l, row)) continue;

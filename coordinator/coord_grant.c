@@ -4,6 +4,10 @@
  * count instead of rows: it gets a batch of them at first, and then two, long as they may be, as far as twice its KV pool: half empty its batch is full. A shard is never more than the
  * 1/(2 x workers) part of what waits, so shards shrink towards the end and all workers end together. When nothing waits any more, a worker without rows gets
  * copies: half of what the worker with most of them holds alone, from its end; of a young lease only what its worker has not begun. Each sample counts when the first of its two leases brings it, and leaves the other one.
+ * Suspects (coord_blame.c) run in groups: rows of one job, at most as many as the group of each allows, as one lease of a worker that holds nothing else and gets nothing else beside it. Workers that hold
+ * nothing take groups before other rows, until half of those that may work on the job do so, and more of them when there is nothing else to give: however many rows end engines, the other half goes on.
+ * Where nobody runs suspects, one worker is kept from other rows until it holds nothing. A worker may be what is broken: whoever's engine ended gets no row alone before it has made
+ * something again, and when it ended twice it gets groups only when there is nothing else for it, as long as there is another worker for them.
  * A worker that grades is filled up to the samples it asked for, from the grade rows that wait.
  * Whatever they cost in tokens, the lines of
  * all leases of a worker are at most COORD_LINE_BYTES: that is what one GRANT and what the worker keeps can take. */
@@ -132,7 +136,7 @@ static int by_row(const void *a, const void *b)
     return x->sample_lo < y->sample_lo ? -1 : x->sample_lo > y->sample_lo;
 }
 
-static void grant_shard(coord *c, worker *w, job *j, shard *s, bool is_alone)
+static void grant_shard(coord *c, worker *w, job *j, shard *s)
 {
     for (uint32_t i = 1; i < s->n_items; i++) {          /* rows that needed room were taken first */
         if (by_row(&s->items[i - 1], &s->items[i]) < 0) continue;
@@ -143,8 +147,7 @@ static void grant_shard(coord *c, worker *w, job *j, shard *s, bool is_alone)
     announce_job(c, w, j);
     lease *l = lease_add(c, next_lease_id(c), j, w->id, s->items, s->n_items, s->is_copy);
     FL_ASSERT(l && l->n_left == s->n_samples);
-    l->is_alone = is_alone;
-    w->is_alone = is_alone;
+    w->n_ended = 0;
     if (w->n_leases == 1) w->progress_ms = c->now_ms;    /* it had nothing to do before */
     lease_save(c, l);
     uint64_t *rows = action_numbers(c->out, s->n_items), *lo = action_numbers(c->out, s->n_items), *hi = action_numbers(c->out, s->n_items);
@@ -156,30 +159,6 @@ static void grant_shard(coord *c, worker *w, job *j, shard *s, bool is_alone)
     send_to(c, w->id, WIRE_GRANT, true)->msg.grant = (wire_grant){ .job = j->id.v, .lease = l->id.v, .term_ms = c->options.term_ms, .rows = { rows, s->n_items },
                                                                    .sample_lo = { lo, s->n_items }, .sample_hi = { hi, s->n_items } };
     j->n_granted++;
-}
-
-/* One suspect row of the first job that has one, alone. True: this worker is the one that runs suspects, so it gets nothing else. */
-static bool grant_suspect(coord *c, worker *w)
-{
-    for (size_t i = 0; i < c->n_open; i++) {
-        job *j = c->open[i];
-        row_index row;
-        if (row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT) == 0 || !is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
-        if (!next_fitting_row(j, w, ROW_QUEUE_SUSPECT, true, &row)) continue;
-        worker *runs = worker_find(c, c->alone_worker);
-        if (!runs || !may_work(c, runs) || !is_grantable(j, runs) || !has_room_for(j, runs, row)) {
-            c->alone_worker = w->id;
-            runs = w;
-        }
-        if (runs != w) return false;
-        if (w->n_leases > 0) return true;                /* finishes what it holds first */
-        shard s = { .items = c->shard_items };
-        shard_take(&s, j, row, UINT32_MAX);
-        grant_shard(c, w, j, &s, true);
-        return true;
-    }
-    if (c->alone_worker.v == w->id.v) c->alone_worker.v = 0;
-    return false;
 }
 
 /* Those that may work on the job, or that may grade it, at least 1; counted again when somebody came, went or changed. */
@@ -205,20 +184,87 @@ static uint64_t credit_of(const worker *w, uint64_t mean)
     return batches > w->credit_tokens ? batches : w->credit_tokens;
 }
 
+/* Tokens of work that it may hold of rows as they wait. */
+static uint64_t window_of(const worker *w, const job *j)
+{
+    uint64_t mean = row_table_cost_waiting(j->rows) / (w->batch ? row_table_samples_waiting(j->rows) : row_table_n_waiting(j->rows));
+    return least(credit_of(w, mean), w->window_rows * (mean + 1));
+}
+
+/* Somebody else, whose engine did not end lately, could run the suspect. */
+static bool another_may_run(const coord *c, const worker *w, const job *j, row_index row)
+{
+    for (size_t i = 0; i < c->n_workers; i++) {
+        worker *other = c->workers[i];
+        if (other != w && !other->grades && other->n_ends == 0 && may_work(c, other) && is_grantable(j, other) && has_room_for(j, other, row)) return true;
+    }
+    return false;
+}
+
+/* The suspect of the largest group that this worker can serve, the lowest of those; false: there is none. */
+static bool best_suspect(const job *j, const worker *w, row_index *best)
+{
+    row_index row;
+    uint32_t most = 0;
+    for (bool found = next_fitting_row(j, w, ROW_QUEUE_SUSPECT, true, &row); found; found = next_fitting_row(j, w, ROW_QUEUE_SUSPECT, false, &row)) {
+        if (row_table_group(j->rows, row) <= most) continue;
+        most = row_table_group(j->rows, row);
+        *best = row;
+    }
+    return most > 0;
+}
+
+/* Suspects from `first` on whose groups are as large as its own, as many as that group and the worker take. Each goes in whole: no suspect is with two workers. */
+static void shard_fill_suspects(shard *s, const coord *c, const job *j, const worker *w, row_index first)
+{
+    const uint32_t group = row_table_group(j->rows, first);
+    const uint64_t window = window_of(w, j);
+    row_index row = first;
+    for (bool found = true; found && s->n_rows < group; found = next_fitting_row(j, w, ROW_QUEUE_SUSPECT, false, &row)) {
+        uint64_t cost = row_cost(j, row), line_bytes = row_line_bytes(c, j, row);
+        uint32_t n = row_table_samples(j->rows, row);
+        if (row_table_group(j->rows, row) != group) continue;
+        if (s->n_items > 0 && (s->cost + cost > window || s->line_bytes + line_bytes > COORD_LINE_BYTES || s->n_items + n > GRANT_ITEMS_MAX || s->n_samples + n > LEASE_SAMPLES_MAX)) return;
+        shard_take(s, j, row, UINT32_MAX);
+        s->line_bytes += line_bytes;
+    }
+}
+
+/* A group of suspects for a worker that holds nothing. True: it got one, or it is kept free for one, and gets nothing else. `is_idle`: there is nothing else for it. */
+static bool grant_suspects(coord *c, worker *w, bool is_idle)
+{
+    if (w->n_leases > 0 && c->n_suspect_workers > 0) return false;
+    for (size_t i = 0; i < c->n_open; i++) {
+        job *j = c->open[i];
+        row_index row;
+        if (row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT) == 0 || !is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
+        if (!is_idle && c->n_suspect_workers > 0 && c->n_suspect_workers >= count_workers(c, j, false) / 2) continue;
+        if (!best_suspect(j, w, &row)) continue;
+        bool is_doubtful = row_table_group(j->rows, row) == 1 ? w->n_ends > 0 : w->n_ends > 1 && !is_idle;
+        if (is_doubtful && another_may_run(c, w, j, row)) continue;
+        worker_run_suspects(c, w, true);
+        if (w->n_leases > 0) return true;                /* finishes what it holds first */
+        shard s = { .items = c->shard_items };
+        shard_fill_suspects(&s, c, j, w, row);
+        grant_shard(c, w, j, &s);
+        return true;
+    }
+    return false;
+}
+
 /* One shard of the job for this worker; false when it needs none or there is none. */
 static bool grant_rows(coord *c, worker *w, job *j)
 {
     row_index row;
     if (row_table_queue_count(j->rows, ROW_QUEUE_FRESH) == 0 && !next_room_row(j, w, true, &row)) return false;
-    uint64_t waiting = row_table_cost_waiting(j->rows), mean = waiting / (w->batch ? row_table_samples_waiting(j->rows) : row_table_n_waiting(j->rows));
-    uint64_t window = least(credit_of(w, mean), w->window_rows * (mean + 1));
+    uint64_t window = window_of(w, j);
     if (w->held_tokens > window / 2) return false;
-    uint64_t room = window - w->held_tokens, budget = least(room, waiting / (2 * count_workers(c, j, false)));
+    uint64_t room = window - w->held_tokens, budget = least(room, row_table_cost_waiting(j->rows) / (2 * count_workers(c, j, false)));
     shard s = { .items = c->shard_items };
     shard_fill(&s, c, j, w, ROW_QUEUE_ROOM, budget, room);
     shard_fill(&s, c, j, w, ROW_QUEUE_FRESH, budget, room);
     if (s.n_items == 0) return false;
-    grant_shard(c, w, j, &s, false);
+    grant_shard(c, w, j, &s);
     return true;
 }
 
@@ -231,7 +277,7 @@ static bool grant_grades(coord *c, worker *w, job *j)
     shard s = { .items = c->shard_items };
     shard_fill(&s, c, j, w, ROW_QUEUE_GRADE, least(room, waiting / (2 * count_workers(c, j, true)) + 1), room);
     if (s.n_items == 0) return false;
-    grant_shard(c, w, j, &s, false);
+    grant_shard(c, w, j, &s);
     return true;
 }
 
@@ -265,7 +311,7 @@ static uint64_t copyable_cost(const coord *c, const lease *l, const worker *w)
     const job *j = l->job;
     uint64_t cost = 0;
     row_index row;
-    if (l->worker.v == w->id.v || l->is_alone || lease_is_grading(l) != w->grades || copyable_samples(c, l) == 0) return 0;
+    if (l->worker.v == w->id.v || lease_is_grading(l) != w->grades || copyable_samples(c, l) == 0) return 0;
     for (uint32_t at = 0; lease_next_row(l, &at, &row);)
         if (may_copy_row(l, w, row)) cost += (uint64_t)row_copyable(l, row) * row_table_cost(j->rows, row);
     return cost;
@@ -324,18 +370,20 @@ static bool grant_copy(coord *c, worker *w, job *j)
     worker *holder = worker_find(c, most->worker);
     if (holder) holder->n_spare -= (uint32_t)least(holder->n_spare, s.n_samples);
     j->n_copied += s.n_samples;
-    grant_shard(c, w, j, &s, false);
+    grant_shard(c, w, j, &s);
     return true;
 }
 
 void grant_worker(coord *c, worker *w)
 {
-    if (!may_work(c, w) || w->is_alone || (!w->grades && grant_suspect(c, w))) return;
+    if (w->n_leases == 0) worker_run_suspects(c, w, false);      /* decided anew: there may be no more of them, or none for it */
+    if (!may_work(c, w) || w->runs_suspects || (!w->grades && grant_suspects(c, w, false))) return;
     for (size_t i = 0; i < c->n_open; i++) {
         job *j = c->open[i];
         if (!is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
         while (w->grades ? grant_grades(c, w, j) : grant_rows(c, w, j)) {}
     }
+    if (w->n_leases == 0 && !w->grades && grant_suspects(c, w, true)) return;
     for (size_t i = 0; i < c->n_open && w->n_leases == 0; i++) {
         job *j = c->open[i];
         if (is_grantable(j, w) && worker_has_detok(c, w, j)) grant_copy(c, w, j);

@@ -103,7 +103,9 @@ static void commit_result(coord *c, job *j, lease *l, const wire_result *m, cons
         j->timed_ms += (uint64_t)(c->now_ms - l->granted_ms);
     }
     worker *w = worker_find(c, l->worker);
-    if (w) w->n_samples++;
+    if (!w) return;
+    w->n_samples++;
+    w->n_ends = 0;
 }
 
 /* What came cannot be used; its sample is given out again. */

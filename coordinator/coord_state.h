@@ -66,7 +66,9 @@ typedef struct worker {
     uint64_t held_tokens;                /* of all samples its leases still hold */
     uint64_t held_line_bytes;            /* of all rows of its leases */
     uint32_t n_leases, window_rows;
-    bool is_alone;                       /* holds a lease of one suspect row */
+    bool runs_suspects;                  /* gets groups of suspects and nothing else, each when it holds nothing */
+    uint32_t n_ends;                     /* of its engine in a row, without a result in between; a standstill counts twice */
+    uint64_t n_ended;                    /* rows that came back so since it was last given something */
     const job *asked_job; uint32_t asked_pins; bool asked_serves;    /* worker_serves' last answer; asked_job NULL: none */
     job_id *announced; size_t n_announced, announced_capacity;       /* owned; JOB was sent on this connection */
     uint64_t n_samples;
@@ -89,7 +91,6 @@ typedef struct lease {
     worker_id worker;
     int64_t deadline_ms, granted_ms;
     int64_t progress_limit_ms;           /* doubled for each stall of a row in it */
-    bool is_alone;                       /* one suspect row, and the worker holds nothing else */
     lease_sample *samples;               /* owned [n_samples], by row, then sample */
     uint32_t n_samples, n_left;
     uint64_t cost_left;
@@ -111,7 +112,7 @@ struct coord {
     id_map job_of, worker_of, lease_of;
     detok_entry *detoks; size_t n_detoks, detoks_capacity;   /* owned */
     uint64_t next_lease;
-    worker_id alone_worker;              /* runs suspects one by one; 0 = none */
+    size_t n_suspect_workers;            /* workers with runs_suspects */
     bool is_draining, drain, is_disk_full;
     char disk_text[480];
     uint64_t fleet_version;              /* counts changes of who may work */
@@ -189,7 +190,10 @@ void result_arrived(coord *c, worker_id worker, const wire_result *m, coord_body
 void row_error_arrived(coord *c, worker_id worker, const wire_row_error *m);
 
 /* coord_blame.c */
-void row_suspect(coord *c, job *j, row_index row, const lease *by);      /* it runs alone from now on: it leaves all leases but `by`, which is the caller's to settle */
+void worker_run_suspects(coord *c, worker *w, bool runs);        /* sets runs_suspects */
+uint64_t rows_together(const coord *c, worker_id id);            /* how many rows the worker's engine had when it ended: what it holds and n_ended */
+void worker_ended(coord *c, worker *w, uint64_t n_rows, bool is_stall);      /* its engine did, or stood still, under these rows of a lease, which is the caller's */
+void row_suspect(coord *c, job *j, row_index row, const lease *by, uint64_t n_together);     /* its group is half of n_together from now on: it leaves all leases but `by`, which is the caller's to settle */
 void row_note_end(coord *c, job *j, row_index row, const worker *w, bool was_alone, wire_str last_words);     /* keeps what was seen; before row_crashed counts it */
 void row_crashed(coord *c, job *j, row_index row);               /* while it ran alone: counts, quarantines after ROW_CRASHES_MAX */
 

@@ -164,7 +164,7 @@ void worker_gone(coord *c, worker *w)
     memmove(&c->workers[at], &c->workers[at + 1], (c->n_workers - at - 1) * sizeof *c->workers);
     c->n_workers--;
     id_map_remove(&c->worker_of, w->id.v);
-    if (c->alone_worker.v == w->id.v) c->alone_worker.v = 0;
+    worker_run_suspects(c, w, false);
     worker_free(w);
     c->must_grant_all = true;
     c->fleet_version++;
@@ -174,14 +174,18 @@ void lease_lost(coord *c, lease *l, bool is_stall)
 {
     job *j = l->job;
     row_index row;
+    worker *w = worker_find(c, l->worker);
+    uint64_t n_together = is_stall ? rows_together(c, l->worker) : 0, n_rows = 0;
     send_revoke(c, l->worker, l->id);
     send_note(c, is_stall ? "lease %" PRIu64 " of worker %016" PRIx64 " is lost: no token was computed for too long" : "lease %" PRIu64 " of worker %016" PRIx64 " ran out", l->id.v, l->worker.v);
     for (uint32_t at = 0; lease_next_row(l, &at, &row);) {
         if (is_stall || lease_is_only(l, row)) job_retry_row(c, j, row);
         if (!is_stall) continue;
         row_table_add_stall(j->rows, row);
-        row_suspect(c, j, row, l);
+        row_suspect(c, j, row, l, n_together);
+        n_rows++;
     }
+    if (w && is_stall) worker_ended(c, w, n_rows, true);
     j->n_lost++;
     lease_end(c, l);
 }
@@ -213,7 +217,6 @@ static void hello(coord *c, worker_id id, const wire_hello *m)
             w->n_leases++;
             w->held_tokens += l->cost_left;
             w->held_line_bytes += l->line_bytes;
-            w->is_alone |= l->is_alone;
             if (l->id.v > w->newest.v) w->newest = l->id;
         }
     }
@@ -282,7 +285,7 @@ static void beat(coord *c, worker_id id, const wire_beat *m)
     if (!(d && d->is_here) && ask_detok(c, w)) send_welcome(c, w, true);
 }
 
-/* The row waits for another kind of worker; as a suspect it still runs alone there. */
+/* The row waits for another kind of worker; as a suspect it still runs in its group there. */
 static void wait_for_another(job *j, row_index row, uint32_t mark)
 {
     row_table_set_mark(j->rows, row, (uint8_t)mark);
@@ -333,9 +336,11 @@ static void handback(coord *c, worker_id id, const wire_handback *m)
         send_note(c, "worker %016" PRIx64 ": its %s ended: %.*s", id.v, w && w->grades ? "grader" : "engine", (int)(m->text.n < 300 ? m->text.n : 300), m->text.p);
     lease_id lease_before = l->id;
     bool is_grading = lease_is_grading(l);
+    uint64_t n_together = is_end ? rows_together(c, id) : 0;
+    if (is_end && w && n > 0) worker_ended(c, w, n, false);
     for (uint32_t i = 0; i < n; i++) {
         lease_release_row(c, l, rows[i]);
-        if (is_end) row_suspect(c, j, rows[i], l);
+        if (is_end) row_suspect(c, j, rows[i], l, n_together);
         if (is_end && !is_blame) job_retry_row(c, j, rows[i]);
         if (m->reason == WIRE_HAND_NO_ROOM && w && !is_grading) note_no_room(j, rows[i], w->context);
         if (m->reason == WIRE_HAND_NO_CHATS && w && !is_grading) note_no_chats(j, w, rows[i], m->text);

@@ -111,7 +111,7 @@ lease *lease_add(coord *c, lease_id id, job *j, worker_id worker_of_it, const le
     l->n_left = l->n_samples;
     l->granted_ms = c->now_ms;
     l->deadline_ms = c->now_ms + c->options.term_ms;
-    l->progress_limit_ms = (int64_t)c->options.progress_ms << (n_stalls < 16 ? n_stalls : 16);
+    l->progress_limit_ms = (int64_t)c->options.progress_ms << n_stalls;
     c->leases = coord_grow(c->leases, &c->leases_capacity, c->n_leases, sizeof *c->leases);
     l->at = c->n_leases;
     c->leases[c->n_leases++] = l;
@@ -182,7 +182,6 @@ static void lease_remove(coord *c, lease *l)
     if (w) {
         w->n_leases--;
         w->held_line_bytes -= l->line_bytes;
-        if (l->is_alone) w->is_alone = false;
     }
     lease *last = c->leases[--c->n_leases];
     c->leases[l->at] = last;

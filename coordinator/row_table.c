@@ -13,7 +13,8 @@ typedef struct {
     uint16_t n_samples;
     uint16_t n_waiting;                  /* samples neither done nor held */
     uint8_t queue : 2, has_failed : 1, n_crashes : 2, was_held : 1;
-    uint8_t n_stalls, n_retries;
+    uint8_t n_stalls : 4, group_log2 : 4;        /* group_log2: of a suspect */
+    uint8_t n_retries;
     uint8_t mark;
 } row;
 _Static_assert(sizeof(row) == 16, "10 M rows must stay near 160 MB");
@@ -299,11 +300,26 @@ void row_table_move(row_table *t, row_index r, row_queue queue)
     if (x->n_waiting > 0) bit_set_add(&t->queue[queue], r.v);
 }
 
+void row_table_suspect(row_table *t, row_index r, uint64_t n_together)
+{
+    row *x = at(t, r);
+    unsigned log2 = 0;
+    while (log2 < 15 && n_together > 2u << log2) log2++;
+    if (x->queue != ROW_QUEUE_SUSPECT || log2 < x->group_log2) x->group_log2 = (uint8_t)(log2 & 15);
+    row_table_move(t, r, ROW_QUEUE_SUSPECT);
+}
+
+uint32_t row_table_group(const row_table *t, row_index r)
+{
+    FL_ASSERT(at(t, r)->queue == ROW_QUEUE_SUSPECT);
+    return 1u << at(t, r)->group_log2;
+}
+
 uint32_t row_table_crashes(const row_table *t, row_index r) { return at(t, r)->n_crashes; }
 uint32_t row_table_stalls(const row_table *t, row_index r) { return at(t, r)->n_stalls; }
 uint32_t row_table_retries(const row_table *t, row_index r) { return at(t, r)->n_retries; }
 void row_table_add_crash(row_table *t, row_index r) { row *x = at(t, r); if (x->n_crashes < 3) x->n_crashes = (uint8_t)((x->n_crashes + 1) & 3); }
-void row_table_add_stall(row_table *t, row_index r) { row *x = at(t, r); if (x->n_stalls < UINT8_MAX) x->n_stalls++; }
+void row_table_add_stall(row_table *t, row_index r) { row *x = at(t, r); if (x->n_stalls < 15) x->n_stalls = (uint8_t)((x->n_stalls + 1) & 15); }
 void row_table_add_retry(row_table *t, row_index r) { row *x = at(t, r); if (x->n_retries < UINT8_MAX) x->n_retries++; }
 uint8_t row_table_mark(const row_table *t, row_index r) { return at(t, r)->mark; }
 void row_table_set_mark(row_table *t, row_index r, uint8_t mark) { at(t, r)->mark = mark; }

@@ -1,7 +1,7 @@
 /* row_table.h - which samples of a job's rows are done, held by a lease (or by two), or waiting: 16 bytes a row and 3 bits a sample, so
  * that 10 M rows take about 170 MB.
  * Order     waiting rows are always taken lowest first. A waiting row is in one of four queues: FRESH, SUSPECT (an engine ended under it:
- *           it runs alone), ROOM (a worker had no room for it: it waits for a larger one), GRADE.
+ *           it runs in a group of suspects), ROOM (a worker had no room for it: it waits for a larger one), GRADE.
  * Grading   a graded job of n rows has n more behind them, its grade rows: sample s of row n + r is the grading of sample s of row r. It waits, in GRADE, once
  *           that one is committed. A row and its grade row fail together, and the row is completed when its grade row is. Grade rows are rows in every call that names one;
  *           those that count or iterate speak of the job's n rows only.
@@ -73,7 +73,12 @@ uint64_t  row_table_queue_count(const row_table *t, row_queue queue);
 void      row_table_move(row_table *t, row_index row, row_queue queue);          /* where the row waits from now on */
 row_queue row_table_queue(const row_table *t, row_index row);
 
-/* What happened to the row so far (saturating). */
+/* An engine ended under `n_together` rows, this one of them: it is a suspect from now on. row_table_group: how many suspects may run together where a suspect is one of them, a power of two:
+ * the largest one below n_together (1 for one row), and never more than before, so that after log2(n_together) ends the row is alone. */
+void     row_table_suspect(row_table *t, row_index row, uint64_t n_together);
+uint32_t row_table_group(const row_table *t, row_index row);
+
+/* What happened to the row so far (saturating: crashes at 3, stalls at 15, retries at 255). */
 uint32_t row_table_crashes(const row_table *t, row_index row);
 uint32_t row_table_stalls(const row_table *t, row_index row);
 uint32_t row_table_retries(const row_table *t, row_index row);

@@ -2,7 +2,7 @@
  * job      {job, name, state, why, created, rows: {total, completed, failed, running, waiting, suspects, too_large}, tokens,
  *           rate: {rows_per_s, tokens_per_s, seconds_left}, settings: {...}, pin: {model, fingerprint, numerics}, events: {...}, outputs: bool,
  *           failures: {codes: {CODE: rows}, examples: [{custom_id, line, code, message}]}}
- *          why: what holds an open job up, or a closed one's output files; "" when nothing does. suspects and too_large are of those that wait: they run alone since an
+ *          why: what holds an open job up, or a closed one's output files; "" when nothing does. suspects and too_large are of those that wait: they run among themselves since an
  *          engine ended under them, they need a larger worker. seconds_left is null when it is not known. rate only while a coordinator works on
  *          the job; events and tail as long as that process lives, also when the job has ended; pin once a worker began it, failures only in details.
  * worker   {worker, model, place, idle, draining, rows, held, running, waiting, prefill_tokens, decode_tokens, prefill_per_s, decode_per_s, preemptions}

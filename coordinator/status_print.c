@@ -98,7 +98,7 @@ static void show_rows(const screen *s, const json_t *job)
 {
     const json_t *rows = json_object_get(job, "rows");
     char suspects[60] = "", large[60] = "";
-    if (number_of(rows, "suspects")) snprintf(suspects, sizeof suspects, ", %lld of them run alone (suspects)", number_of(rows, "suspects"));
+    if (number_of(rows, "suspects")) snprintf(suspects, sizeof suspects, ", %lld of them run among themselves (suspects)", number_of(rows, "suspects"));
     if (number_of(rows, "too_large")) snprintf(large, sizeof large, ", %lld of them for a larger worker", number_of(rows, "too_large"));
     show(s, "rows", "%lld completed, %lld failed, %lld running, %lld waiting%s%s; %lld tokens generated", number_of(rows, "completed"), number_of(rows, "failed"), number_of(rows, "running"),
          number_of(rows, "waiting"), suspects, large, number_of(job, "tokens"));

@@ -437,7 +437,7 @@ static fl_status hear_child(worker *w, const wire_msg *m, fl_err *err)
     }
 }
 
-/* Tell the coordinator what the engine owed and how it ended. A row is blamed only when it was the only one there and the end is evidence. */
+/* Tell the coordinator what the engine owed and how it ended. A row is blamed only when it was the only one there and the end is evidence; one that waited for an engine that was not ready yet was in none. */
 static void hand_back_after(worker *w, const child_end *end)
 {
     char text[480];
@@ -445,7 +445,7 @@ static void hand_back_after(worker *w, const child_end *end)
     snprintf(text, sizeof text, "%s%s%s", end->sentence, end->words[0] ? ": " : "", end->words);
     if (end->is_evidence && w->is_ready && !child_link_has_queued(w->child) && held_owes_one_row(w->held, &lease, &row))
         held_hand_back(w->held, lease, &row, WIRE_HAND_ENGINE_CRASHED_ALONE, text, strlen(text));
-    hand_back_all(w, WIRE_HAND_ENGINE_ENDED, text);
+    hand_back_all(w, w->is_ready ? WIRE_HAND_ENGINE_ENDED : WIRE_HAND_DRAIN, text);
 }
 
 /* The engine will not come up again: hand everything back and end with status 3. */

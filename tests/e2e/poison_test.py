@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Rows that end every engine that runs them, on real processes: exactly they fail, with their code, and their neighbours neither notice nor are begun more than once again. The engine that
+"""Rows that end every engine that runs them, on real processes: exactly they fail, with their code, their neighbours do not notice, and no row is begun more often than halving takes. The engine that
 ends so is poison_worker.c, the worker with a few calls wrapped."""
 import collections
 import json
@@ -16,7 +16,8 @@ POISON_WORKER = fleet.BIN.parent / "tests" / "poison_worker"
 MARKER = [901, 902, 903, 904]
 ABORT, SEGFAULT, LOOP, MEMORY, ILLEGAL, GPU = 1, 2, 3, 4, 5, 6
 KINDS = {ABORT: "SIGABRT", SEGFAULT: "SIGSEGV", LOOP: "no token for", MEMORY: "ulimit", ILLEGAL: "SIGILL", GPU: "failed at attention"}
-ROWS = 5000
+ROWS = 3000
+HALVINGS = 8                             # a worker holds less than 512 of these rows, so that suspects run in groups of 256, 128, ... 2
 LIMIT = 1 << 30                          # of an engine's memory; the demo model takes a few MB of it
 
 
@@ -59,12 +60,12 @@ def run_poisoned(folder, job, n_rows, poison, before, words):
     check(fleet.lines(folder / "out.jsonl") == expected and len(expected) == n_rows - len(poison), "a neighbour's bytes changed")
     begun = collections.Counter(open(folder / "prompts", encoding="ascii").read().splitlines())
     alone = [begun.pop(" ".join(map(str, MARKER + [kind]))) for kind in poison.values()]
-    often = {prompt: n for prompt, n in begun.items() if n > 2}
-    check(not often, f"begun more than twice: {often}")
-    check(max(alone) <= 4, f"poison rows began {alone} times: once among others, perhaps a copy of that, twice alone")
+    often = {prompt: n for prompt, n in begun.items() if n > HALVINGS + 3}
+    check(not often, f"begun too often (once among others, perhaps a copy of that, in the groups that ended, and in the one that was finished): {often}")
+    check(max(alone) <= HALVINGS + 4, f"poison rows began {alone} times: once among others, perhaps a copy of that, in groups, twice alone")
     for kind in poison.values():
         check(words[kind] in str(status["engine_ends"]), f"status does not tell the last words {words[kind]!r}: {status['engine_ends']}")
-    return f"{sum(n == 2 for n in begun.values())} of {len(begun)} neighbours were begun again, the poison rows {alone} times"
+    return f"{sum(n > 1 for n in begun.values())} of {len(begun)} neighbours were begun again, at most {max(begun.values())} times, the poison rows {alone} times"
 
 
 def limit_memory():
@@ -72,8 +73,8 @@ def limit_memory():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def six_among_five_thousand(folder):
-    poison = dict(zip((17, 801, 1600, 2750, 3900, 4400), KINDS))
+def six_among_three_thousand(folder):
+    poison = {5: LOOP, 21: MEMORY, 401: ABORT, 1000: SEGFAULT, 1800: ILLEGAL, 2600: GPU}         # the ends that take seconds of CPU time among the few rows that a worker gets at first
     return run_poisoned(folder, write_job(folder, ROWS, poison), ROWS, poison, limit_memory, KINDS)
 
 
@@ -119,4 +120,4 @@ if __name__ == "__main__":
     if fleet.SANITIZED:
         print("skipped: sanitizers turn signals into reports and take terabytes of address space")
         sys.exit(77)
-    fleet.main([six_among_five_thousand, the_kernel_ends_it_for_want_of_memory])
+    fleet.main([six_among_three_thousand, the_kernel_ends_it_for_want_of_memory])

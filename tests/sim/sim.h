@@ -28,6 +28,7 @@
 #define SIM_N_MAX 4
 #define SIM_WORDS ((SIM_ROWS_MAX * SIM_N_MAX + 63) / 64)
 #define SIM_FAULTS_MIN 5
+#define SIM_POISONED_MAX 7               /* ends by poison that a row may meet among others: once with whatever was there, then in groups of its job's 60 rows, of 32, 16, 8, 4 and 2 */
 #define SIM_RETRIES_MAX 2                /* of a job, so that schedules end */
 
 /* Everything that can go wrong, counted. */
@@ -41,7 +42,7 @@
     X(HELLO) X(BEAT) X(DETOK) X(RESULT) X(ROW_ERROR) X(HANDBACK) X(BYE) X(WELCOME) X(JOB) X(GRANT) X(BEAT_BACK) X(ANSWER) X(REVOKE_LEASE) X(REVOKE_ROW) X(REVOKE_SAMPLE) X(STOP) \
     X(SAY_HELLO) X(RESULT_IN_PIECES) X(FATE_COMMITTED) X(FATE_DUPLICATE) X(FATE_STALE) X(FATE_REFUSED) \
     X(WAITS_TO_HELD) X(HELD_TO_TWICE) X(HELD_TO_WAITS) X(TWICE_TO_HELD) X(HELD_TO_DONE) X(TWICE_TO_DONE) X(WAITS_TO_FAILED) X(HELD_TO_FAILED) X(TWICE_TO_FAILED) X(DONE_TO_FAILED) \
-    X(ROW_SUSPECT) X(SUSPECT_ALONE) X(SUSPECT_DONE) X(CRASH_ALONE) X(QUARANTINED) X(TIMEOUT_QUEUE) X(TIMEOUT_RUN) X(TIMEOUT_TOTAL) \
+    X(ROW_SUSPECT) X(SUSPECTS_TOGETHER) X(SUSPECTS_HALVED) X(SUSPECT_ALONE) X(GROUPS_AT_ONCE) X(SUSPECT_DONE) X(CRASH_ALONE) X(QUARANTINED) X(TIMEOUT_QUEUE) X(TIMEOUT_RUN) X(TIMEOUT_TOTAL) \
     X(LEASE_GRANTED) X(LEASE_COPY) X(COPY_OF_WAITING) X(LEASE_RENEWED) X(LEASE_RESTORED) X(LEASE_RESTORED_TWICE) X(LEASE_SHRUNK) X(LEASE_FINISHED) X(LEASE_LEFT_BY_COPY) X(LEASE_ROW_FAILED) X(LEASE_RAN_OUT) \
     X(LEASE_STALLED) X(LEASE_SILENT) X(LEASE_HANDED_BACK) X(LEASE_NOT_PRESENTED) X(LEASE_WORKER_DIED) X(LEASE_BYE) X(LEASE_JOB_CLOSED) X(LEASE_NOT_RESTORED) \
     X(JOB_COMPLETED) X(JOB_CANCELLED) X(JOB_EXPIRED) X(JOB_RETRIED) X(JOB_DELETED) X(CANCEL_RACES_EXPIRY) X(CANCEL_ON_FULL_DISK) X(CANCEL_WHILE_DRAINING) X(EXPIRED_AT_RESTART) \
@@ -64,7 +65,8 @@ typedef struct {
     uint8_t n, kind;
     bool has_error, is_error_appended;
     bool is_suspect, was_held;           /* since the coordinator started */
-    uint8_t n_poisoned;                  /* times a poison row took it along, since the coordinator started */
+    uint8_t n_poisoned, n_crashed;       /* engines that ended under it and others by poison; that crashed under it alone: since the coordinator started */
+    uint32_t group;                      /* of a suspect: so many may run together, itself counted */
     uint32_t durable, appended;
 } sim_row;
 
@@ -92,8 +94,8 @@ typedef struct {
     sim_counts seen;
 } sim_job;
 
-/* A lease as the journal holds it, and as the history sees it: bit row * SIM_N_MAX + sample. */
-typedef struct { uint64_t id, worker; int64_t granted_ms; int job; bool is_copy, is_alone; uint64_t bits[SIM_WORDS]; } sim_lease;
+/* A lease as the journal holds it, and as the history sees it: bit row * SIM_N_MAX + sample. is_group: of suspects. */
+typedef struct { uint64_t id, worker; int64_t granted_ms; int job; bool is_copy, is_group; uint64_t bits[SIM_WORDS]; } sim_lease;
 typedef struct { sim_lease *v; size_t n, capacity; } sim_lease_list;
 
 /* A message under way, with copies of all it points to behind it. */

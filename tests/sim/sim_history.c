@@ -69,20 +69,43 @@ static bool in_order(const sim *s, uint64_t speaker)
     return false;
 }
 
-/* Rows under which an engine ended are suspects; a poison row may take each other row with it once. */
+static uint32_t n_rows_of(const sim *s, const sim_lease *l)
+{
+    uint32_t n = 0;
+    for (uint64_t row = 0; row < s->jobs[l->job].n_rows; row++) n += holds_row(l, row);
+    return n;
+}
+
+/* An engine ended under the row. In a group of suspects there was nothing but the group, so from now on at most half of it may run together. */
+static void see_suspect(sim *s, const sim_lease *l, uint64_t r, uint32_t n_together)
+{
+    sim_row *row = &s->jobs[l->job].rows[r];
+    uint32_t group = 1;
+    while (2 * group < n_together) group *= 2;
+    if (!row->is_suspect) row->group = UINT32_MAX;
+    if (l->is_group && group < row->group) {
+        row->group = group;
+        sim_hit(s, SIM_SUSPECTS_HALVED);
+    }
+    row->is_suspect = true;
+    sim_hit(s, SIM_ROW_SUSPECT);
+}
+
+/* Rows under which an engine ended are suspects; poison ends only so many engines with the same row in it. */
 static void see_handback(sim *s, uint64_t speaker, const wire_handback *m)
 {
     const sim_lease *l = sim_lease_find(&s->live, m->lease);
     if (!l || l->worker != speaker || (m->reason != WIRE_HAND_ENGINE_ENDED && m->reason != WIRE_HAND_ENGINE_CRASHED_ALONE)) return;
+    uint32_t n_together = n_rows_of(s, l);
     bool is_poison = in_order(s, speaker) && m->reason == WIRE_HAND_ENGINE_ENDED && m->text.n == strlen("poisoned") && memcmp(m->text.p, "poisoned", m->text.n) == 0;
     if (m->reason == WIRE_HAND_ENGINE_CRASHED_ALONE) sim_hit(s, SIM_CRASH_ALONE);
     for (uint32_t i = 0; i < m->rows.n; i++) {
         sim_row *row = &s->jobs[l->job].rows[m->rows.v[i]];
         if (!holds_row(l, m->rows.v[i]) || sim_is_grade(&s->jobs[l->job], m->rows.v[i])) continue;     /* the end of a grader makes no suspects */
-        sim_hit(s, SIM_ROW_SUSPECT);
-        row->is_suspect = true;
-        if (is_poison && row->kind != SIM_ROW_POISON && ++row->n_poisoned > 1)
-            sim_violation(s, "job %d row %" PRIu64 ": retried once more because of a poison neighbour", l->job + 1, m->rows.v[i]);
+        see_suspect(s, l, m->rows.v[i], n_together);
+        if (m->reason == WIRE_HAND_ENGINE_CRASHED_ALONE && m->rows.n == 1) row->n_crashed++;
+        if (is_poison && !(l->is_group && n_together == 1) && ++row->n_poisoned > SIM_POISONED_MAX)
+            sim_violation(s, "job %d row %" PRIu64 ": poison ended %u engines with it and others in them", l->job + 1, m->rows.v[i], row->n_poisoned);
     }
 }
 
@@ -198,7 +221,7 @@ static void see_row_error(sim *s, sim_job *j, const ledger_record *r)
     for (uint64_t each = r->row.v; each < j->n_rows; each += j->n_base) j->rows[each].is_error_appended = true;
     if (r->code == ROW_CRASH_QUARANTINED) {
         sim_hit(s, SIM_QUARANTINED);
-        if (row->kind != SIM_ROW_POISON) sim_violation(s, "job %d row %" PRIu64 ": quarantined without blame", job + 1, r->row.v);
+        if (row->kind != SIM_ROW_POISON || row->n_crashed < 2) sim_violation(s, "job %d row %" PRIu64 ": quarantined without blame: it crashed alone %u times", job + 1, r->row.v, row->n_crashed);
     } else if (r->code == ROW_TIMEOUT) {
         see_timeout(s, j, r);
     } else {
@@ -254,7 +277,7 @@ static bool worker_is_here(const sim *s, uint64_t id)
     return false;
 }
 
-/* A new lease: at most two hold a sample, of different workers, the second a copy made when nothing waits; suspects are alone. */
+/* A new lease: at most two hold a sample, of different workers, the second a copy made when nothing waits; suspects are among themselves, and not more than their groups allow. */
 static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
 {
     int job = sim_job_index(a->job.v);
@@ -263,10 +286,10 @@ static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
     sim_lease fresh = { .id = a->lease.v, .worker = a->worker.v, .granted_ms = sim_shell_now(s), .job = job };
     int64_t copied_ms = INT64_MAX;                       /* age of the youngest lease that it copies */
     memcpy(fresh.bits, bits, sizeof fresh.bits);
-    uint32_t n_rows = 0, n_suspects = 0, n_samples = 0;
+    uint32_t n_rows = 0, n_suspects = 0, n_samples = 0, group = UINT32_MAX;
     for (size_t i = 0; i < s->live.n; i++) {
         const sim_lease *o = &s->live.v[i];
-        if (o->worker == a->worker.v && o->is_alone) sim_violation(s, "lease %" PRIu64 " goes to a worker that runs a suspect alone", a->lease.v);
+        if (o->worker == a->worker.v && o->is_group) sim_violation(s, "lease %" PRIu64 " goes to a worker that runs suspects", a->lease.v);
         for (int k = 0; k < SIM_WORDS && o->job == job; k++) {
             uint64_t shared = bits[k] & o->bits[k];
             if (shared && o->worker == a->worker.v) sim_violation(s, "lease %" PRIu64 " copies lease %" PRIu64 " for the same worker", a->lease.v, o->id);
@@ -292,6 +315,7 @@ static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
         if (!holds_row(&fresh, r)) continue;
         n_rows++;
         n_suspects += row->is_suspect;
+        if (row->is_suspect && row->group < group) group = row->group;
         row->was_held = true;
         for (uint32_t k = 0; k < row->n; k++) {
             if (!sim_bit(bits, r, k)) continue;
@@ -300,12 +324,15 @@ static void see_new_lease(sim *s, const action *a, const uint64_t *bits)
         }
     }
     if (n_suspects > 0) {
-        fresh.is_alone = true;
-        sim_hit(s, SIM_SUSPECT_ALONE);
-        if (n_rows != 1) sim_violation(s, "lease %" PRIu64 ": a suspect row runs with others", a->lease.v);
+        fresh.is_group = true;
+        sim_hit(s, n_rows > 1 ? SIM_SUSPECTS_TOGETHER : SIM_SUSPECT_ALONE);
+        if (n_rows != n_suspects) sim_violation(s, "lease %" PRIu64 ": suspects run with other rows", a->lease.v);
+        if (n_rows > group) sim_violation(s, "lease %" PRIu64 ": %u suspects run together, of one only %u may", a->lease.v, n_rows, group);
         if (fresh.is_copy) sim_violation(s, "lease %" PRIu64 ": a suspect row is copied", a->lease.v);
-        for (size_t i = 0; i < s->live.n; i++)
-            if (s->live.v[i].worker == a->worker.v) sim_violation(s, "lease %" PRIu64 ": a suspect row goes to a worker that holds lease %" PRIu64, a->lease.v, s->live.v[i].id);
+        for (size_t i = 0; i < s->live.n; i++) {
+            if (s->live.v[i].is_group) sim_hit(s, SIM_GROUPS_AT_ONCE);
+            if (s->live.v[i].worker == a->worker.v) sim_violation(s, "lease %" PRIu64 ": suspects go to a worker that holds lease %" PRIu64, a->lease.v, s->live.v[i].id);
+        }
     }
     coord_job_status now;
     if (fresh.is_copy && is_grading && coord_job_find(s->core, a->job, &now) && now.samples_ungraded > 0)
@@ -387,17 +414,18 @@ static void see_lease_end(sim *s, const event *ev, uint64_t id, size_t n_sends)
     sim_hit_kind why = why_ended(s, ev, l, n_sends);
     sim_hit(s, why);
     if (!s->jobs[l->job].is_close_appended) see_release(s, ev, l, l->bits);
+    uint32_t n_together = n_rows_of(s, l);
     for (uint64_t row = 0; why == SIM_LEASE_STALLED && row < s->jobs[l->job].n_rows; row++)
-        if (holds_row(l, row) && !sim_is_grade(&s->jobs[l->job], row)) s->jobs[l->job].rows[row].is_suspect = true;
+        if (holds_row(l, row) && !sim_is_grade(&s->jobs[l->job], row)) see_suspect(s, l, row, n_together);
     sim_lease_end(&s->live, id);
 }
 
-/* Suspects are with nobody, or alone. */
+/* Suspects are with nobody, or among themselves. */
 static void see_suspects(sim *s)
 {
     for (size_t i = 0; i < s->live.n; i++) {
         const sim_lease *l = &s->live.v[i];
-        for (uint64_t row = 0; row < s->jobs[l->job].n_rows && !l->is_alone; row++)
+        for (uint64_t row = 0; row < s->jobs[l->job].n_rows && !l->is_group; row++)
             if (s->jobs[l->job].rows[row].is_suspect && holds_row(l, row)) sim_violation(s, "job %d row %" PRIu64 ": a suspect stays under lease %" PRIu64 " with others", l->job + 1, row, l->id);
     }
 }
@@ -473,7 +501,7 @@ void sim_see_job(sim *s, sim_job *j)
         row->appended = row->durable;
         row->is_error_appended = row->has_error;
         row->is_suspect = row->was_held = false;
-        row->n_poisoned = 0;
+        row->n_poisoned = row->n_crashed = 0;
     }
 }
 

@@ -133,8 +133,8 @@ static void hand_back(sim *s, sim_worker *w, uint64_t lease, const uint64_t *row
     for (uint32_t i = 0; i < n; i++) forget_tasks(w, lease, rows[i], false);
 }
 
-/* Hand back every row that has a task in `state` (or any unfinished one when all), lease by lease. */
-static void hand_back_all(sim *s, sim_worker *w, bool all, wire_handback_reason reason, const char *words)
+/* Hand back every row that is not done, lease by lease. */
+static void hand_back_all(sim *s, sim_worker *w, wire_handback_reason reason, const char *words)
 {
     uint64_t rows[64];
     for (;;) {
@@ -142,7 +142,7 @@ static void hand_back_all(sim *s, sim_worker *w, bool all, wire_handback_reason 
         uint64_t lease = 0;
         for (size_t i = 0; i < w->n_tasks && n < 64; i++) {
             const sim_task *t = &w->tasks[i];
-            if (t->state == TASK_DONE || (t->state == TASK_WAITING && !all) || (lease && t->lease != lease)) continue;
+            if (t->state == TASK_DONE || (lease && t->lease != lease)) continue;
             lease = t->lease;
             uint32_t k = 0;
             while (k < n && rows[k] != t->row) k++;
@@ -153,23 +153,23 @@ static void hand_back_all(sim *s, sim_worker *w, bool all, wire_handback_reason 
     }
 }
 
-/* The engine died under what it ran. With one row in it, and a signal that says so, that row is to blame. */
+/* The engine died under all that it had. With one row in it, and a signal that says so, that row is to blame. */
 static void engine_ends(sim *s, sim_worker *w, bool is_evidence, const char *words)
 {
     const sim_task *first = NULL;
     bool is_alone = true;
     for (size_t i = 0; i < w->n_tasks; i++) {
         const sim_task *t = &w->tasks[i];
-        if (t->state != TASK_RUNNING) continue;
+        if (t->state == TASK_DONE) continue;
         if (!first) first = t;
-        else if (t->row != first->row || t->job != first->job) is_alone = false;
+        else if (t->row != first->row || t->lease != first->lease) is_alone = false;
     }
     if (!first) return;
     if (is_evidence && is_alone) {
         uint64_t row = first->row;
         hand_back(s, w, first->lease, &row, 1, WIRE_HAND_ENGINE_CRASHED_ALONE, words);
     } else {
-        hand_back_all(s, w, false, WIRE_HAND_ENGINE_ENDED, words);
+        hand_back_all(s, w, WIRE_HAND_ENGINE_ENDED, words);
     }
 }
 
@@ -247,7 +247,7 @@ static void leave(sim *s, sim_worker *w)
 static void drain(sim *s, sim_worker *w, bool all)
 {
     w->is_draining = true;
-    if (all) hand_back_all(s, w, true, WIRE_HAND_DRAIN, "");
+    if (all) hand_back_all(s, w, WIRE_HAND_DRAIN, "");
     for (size_t i = w->n_tasks; i-- > 0;)
         if (w->tasks[i].state == TASK_WAITING) {
             uint64_t row = w->tasks[i].row;
@@ -319,7 +319,7 @@ static void take_grant(sim *s, sim_worker *w, const wire_grant *g)
             w->tasks[w->n_tasks++] = (sim_task){ .lease = g->lease, .job = g->job, .row = g->rows.v[i], .sample = (uint32_t)k };
         }
     if (w->is_draining) {
-        hand_back_all(s, w, true, WIRE_HAND_DRAIN, "");
+        hand_back_all(s, w, WIRE_HAND_DRAIN, "");
     }
 }
 
