@@ -13,6 +13,7 @@
 #include "proto/detok.h"
 
 #define FILES_MAX 4096
+#define COPY_OR_CONVERT "; copy the file again, or convert the model again"
 enum { NAME_BYTES_MAX = 1024, DIMS_MAX = 4, NESTED_MAX = 4, ALIGNMENT_DEFAULT = 32, ALIGNMENT_MAX = 1 << 20, LEAST_BYTES = 24 };
 
 typedef struct {
@@ -88,10 +89,10 @@ static fl_status take_name(cursor *c, const char **text, size_t *n_bytes, const 
     const size_t begin = c->at;
     fl_status st = take_string(c, text, n_bytes, what);
     if (st != FL_OK) return st;
-    if (*n_bytes == 0 || *n_bytes > NAME_BYTES_MAX) return fl_fail(c->err, FL_CORRUPT, "%s: %s at offset %zu has %zu bytes; 1 to %d are allowed", c->file->m.name, what, begin, *n_bytes, NAME_BYTES_MAX);
+    if (*n_bytes == 0 || *n_bytes > NAME_BYTES_MAX) return fl_fail(c->err, FL_CORRUPT, "%s: %s at offset %zu has %zu bytes; 1 to %d are allowed" COPY_OR_CONVERT, c->file->m.name, what, begin, *n_bytes, NAME_BYTES_MAX);
     bool is_text = fl_utf8_valid((const uint8_t *)*text, *n_bytes);
     for (size_t i = 0; i < *n_bytes; i++) is_text &= (unsigned char)(*text)[i] >= 0x20;
-    return is_text ? FL_OK : fl_fail(c->err, FL_CORRUPT, "%s: %s at offset %zu is no text", c->file->m.name, what, begin);
+    return is_text ? FL_OK : fl_fail(c->err, FL_CORRUPT, "%s: %s at offset %zu is no text" COPY_OR_CONVERT, c->file->m.name, what, begin);
 }
 
 /* ---- metadata ---- */
@@ -103,7 +104,7 @@ static fl_status take_kind(cursor *c, gguf_kind *kind, const char *what)
     uint32_t number;
     fl_status st = take_u32(c, &number, what);
     if (st != FL_OK) return st;
-    if (number >= GGUF_KINDS) return fl_fail(c->err, FL_CORRUPT, "%s: %s has the unknown value type %u", c->file->m.name, what, number);
+    if (number >= GGUF_KINDS) return fl_fail(c->err, FL_CORRUPT, "%s: %s has the unknown value type %u" COPY_OR_CONVERT, c->file->m.name, what, number);
     *kind = (gguf_kind)number;
     return FL_OK;
 }
@@ -188,7 +189,7 @@ static fl_status read_fields(gguf *g, cursor *c)
     if (g->n_fields > 0) qsort(g->fields, g->n_fields, sizeof *g->fields, compare_keys);
     for (size_t i = 1; i < g->n_fields; i++)
         if (compare_keys(&g->fields[i - 1], &g->fields[i]) == 0)
-            return fl_fail(c->err, FL_CORRUPT, "%s: key %.*s is there twice", c->file->m.name, (int)g->fields[i].key_bytes, g->fields[i].key);
+            return fl_fail(c->err, FL_CORRUPT, "%s: key %.*s is there twice" COPY_OR_CONVERT, c->file->m.name, (int)g->fields[i].key_bytes, g->fields[i].key);
     return FL_OK;
 }
 
@@ -199,7 +200,7 @@ static fl_status take_dims(cursor *c, tensor *t, uint64_t *n_values)
     uint32_t n_dims;
     fl_status st = take_u32(c, &n_dims, t->name);
     if (st != FL_OK) return st;
-    if (n_dims > DIMS_MAX) return fl_fail(c->err, FL_CORRUPT, "%s: tensor %s has %u dimensions; up to %d are allowed", t->file, t->name, n_dims, DIMS_MAX);
+    if (n_dims > DIMS_MAX) return fl_fail(c->err, FL_CORRUPT, "%s: tensor %s has %u dimensions; up to %d are allowed" COPY_OR_CONVERT, t->file, t->name, n_dims, DIMS_MAX);
     t->n_dims = n_dims == 0 ? 1 : (int32_t)n_dims;       /* a scalar is one value */
     t->shape[0] = 1;
     uint64_t extent = 1;                                 /* of the dimensions that are not 0: nobody's product of some of them overflows */
@@ -209,7 +210,7 @@ static fl_status take_dims(cursor *c, tensor *t, uint64_t *n_values)
         if ((st = take_u64(c, &dim, t->name)) != FL_OK) return st;
         *n_values *= dim;
         if (dim > INT64_MAX || __builtin_mul_overflow(extent, dim > 0 ? dim : 1, &extent) || extent > INT64_MAX)
-            return fl_fail(c->err, FL_CORRUPT, "%s: the shape of tensor %s overflows 63 bits at dimension %u of %llu", t->file, t->name, i, (unsigned long long)dim);
+            return fl_fail(c->err, FL_CORRUPT, "%s: the shape of tensor %s overflows 63 bits at dimension %u of %llu" COPY_OR_CONVERT, t->file, t->name, i, (unsigned long long)dim);
         t->shape[n_dims - 1 - i] = (int64_t)dim;
     }
     return FL_OK;
@@ -223,14 +224,14 @@ static fl_status take_place(cursor *c, tensor *t, uint64_t n_values, uint64_t *o
     if (st == FL_OK) st = take_u64(c, offset, t->name);
     if (st != FL_OK) return st;
     const gguf_type *type = gguf_type_find(number);
-    if (!type) return fl_fail(c->err, FL_UNSUPPORTED, "%s: tensor %s has the type number %u, which is unknown here", t->file, t->name, number);
+    if (!type) return fl_fail(c->err, FL_UNSUPPORTED, "%s: tensor %s has the type number %u, which is unknown here; convert or quantize the model to a type such as Q8_0 or Q4_K", t->file, t->name, number);
     t->dtype_name = type->name;
     t->is_weight = type->is_weight;
     t->type = type->type;
     if ((uint64_t)t->shape[t->n_dims - 1] % type->values != 0)
-        return fl_fail(c->err, FL_CORRUPT, "%s: tensor %s has rows of %lld values, which are no whole blocks of %s (%u values)", t->file, t->name, (long long)t->shape[t->n_dims - 1], type->name, type->values);
+        return fl_fail(c->err, FL_CORRUPT, "%s: tensor %s has rows of %lld values, which are no whole blocks of %s (%u values)" COPY_OR_CONVERT, t->file, t->name, (long long)t->shape[t->n_dims - 1], type->name, type->values);
     if (__builtin_mul_overflow(n_values / type->values, (uint64_t)type->bytes, &t->n_bytes))
-        return fl_fail(c->err, FL_CORRUPT, "%s: the size of tensor %s, %llu values of %s, overflows 64 bits", t->file, t->name, (unsigned long long)n_values, type->name);
+        return fl_fail(c->err, FL_CORRUPT, "%s: the size of tensor %s, %llu values of %s, overflows 64 bits" COPY_OR_CONVERT, t->file, t->name, (unsigned long long)n_values, type->name);
     return FL_OK;
 }
 
@@ -266,7 +267,7 @@ static fl_status place_tensors(gguf *g, const gguf_file *file, uint64_t alignmen
         tensor *t = &g->tensors[i];
         const uint64_t offset = (uint64_t)(uintptr_t)t->data;
         if (offset % alignment != 0)
-            return fl_fail(err, FL_CORRUPT, "%s: tensor %s begins at offset %llu of the data, which is no multiple of the alignment %llu", file->m.name, t->name, (unsigned long long)offset, (unsigned long long)alignment);
+            return fl_fail(err, FL_CORRUPT, "%s: tensor %s begins at offset %llu of the data, which is no multiple of the alignment %llu" COPY_OR_CONVERT, file->m.name, t->name, (unsigned long long)offset, (unsigned long long)alignment);
         if (offset > room || t->n_bytes > room - offset)
             return fl_fail(err, FL_CORRUPT, "%s: tensor %s has %llu bytes at offset %llu of the data, which begins at %zu of the file's %zu bytes; the file is truncated or damaged: copy it again", file->m.name,
                            t->name, (unsigned long long)t->n_bytes, (unsigned long long)offset, file->m.header_bytes, file->m.n_bytes);
@@ -277,7 +278,7 @@ static fl_status place_tensors(gguf *g, const gguf_file *file, uint64_t alignmen
     if (g->n_tensors > file->first_tensor) qsort(g->tensors + file->first_tensor, g->n_tensors - file->first_tensor, sizeof *g->tensors, compare_places);
     for (size_t i = file->first_tensor + 1; i < g->n_tensors; i++)
         if (g->tensors[i - 1].data + g->tensors[i - 1].n_bytes > g->tensors[i].data)
-            return fl_fail(err, FL_CORRUPT, "%s: the bytes of tensors %s and %s overlap", file->m.name, g->tensors[i - 1].name, g->tensors[i].name);
+            return fl_fail(err, FL_CORRUPT, "%s: the bytes of tensors %s and %s overlap" COPY_OR_CONVERT, file->m.name, g->tensors[i - 1].name, g->tensors[i].name);
     return FL_OK;
 }
 
@@ -288,7 +289,7 @@ static fl_status read_head(gguf_file *file, cursor *c)
     const uint8_t *magic;
     fl_status st = take(c, &magic, 4, "the magic");
     if (st != FL_OK) return st;
-    if (memcmp(magic, "GGUF", 4) != 0) return fl_fail(c->err, FL_CORRUPT, "%s: the file does not begin with GGUF: it is no GGUF file, or was not copied whole", file->m.name);
+    if (memcmp(magic, "GGUF", 4) != 0) return fl_fail(c->err, FL_CORRUPT, "%s: the file does not begin with GGUF: it is no GGUF file, or was not copied whole; name a .gguf file, or a directory of safetensors files", file->m.name);
     if ((st = take_u32(c, &file->version, "the version")) != FL_OK) return st;
     if (file->version != 0 && (file->version & 0xFFFF) == 0)
         return fl_fail(c->err, FL_UNSUPPORTED, "%s: the file is big-endian, which is not supported; convert the model again on, or for, a little-endian machine", file->m.name);
@@ -305,7 +306,21 @@ static fl_status read_alignment(const gguf *g, int64_t *alignment, fl_err *err)
     fl_status st = gguf_int(g, "general.alignment", 1, ALIGNMENT_MAX, alignment, err);
     if (st != FL_OK && st != FL_NOT_FOUND) return st;
     if ((*alignment & (*alignment - 1)) == 0) return FL_OK;
-    return fl_fail(err, FL_CORRUPT, "%s: general.alignment is %lld, which is no power of two", gguf_name(g), (long long)*alignment);
+    return fl_fail(err, FL_CORRUPT, "%s: general.alignment is %lld, which is no power of two" COPY_OR_CONVERT, gguf_name(g), (long long)*alignment);
+}
+
+/* A file that is not the first is the part that its name says, of as many as the first one says. */
+static fl_status check_part(const gguf *g, const gguf *part, const gguf_file *file, fl_err *err)
+{
+    int64_t number = -1, count = -1, wanted = -1;
+    fl_status st = gguf_int(part, "split.no", 0, FILES_MAX, &number, err);
+    if (st == FL_OK) st = gguf_int(part, "split.count", 0, FILES_MAX, &count, err);
+    if (st == FL_NOT_FOUND) return fl_fail(err, FL_CORRUPT, "%s: split.no or split.count is missing, so the file is no part of a split model; copy the parts of one model here", file->m.name);
+    if (st == FL_OK) st = gguf_int(g, "split.count", 0, FILES_MAX, &wanted, err);
+    if (st != FL_OK) return st;
+    if (number == (int64_t)g->n_files - 1 && count == wanted) return FL_OK;
+    return fl_fail(err, FL_CORRUPT, "%s: the file says that it is part %lld of %lld, its name that it is part %zu of %lld; give the parts their own names back", file->m.name, (long long)number + 1,
+                   (long long)count, g->n_files, (long long)wanted);
 }
 
 /* Index the file that was added last. */
@@ -319,11 +334,7 @@ static fl_status index_file(gguf *g, gguf_file *file, fl_err *err)
     fl_status st = read_head(file, &c);
     if (st == FL_OK) st = read_fields(fields, &c);
     if (st == FL_OK) st = read_alignment(fields, &alignment, err);
-    if (st == FL_OK && fields == &part) {
-        int64_t number = -1;
-        st = gguf_int(&part, "split.no", (int64_t)g->n_files - 1, (int64_t)g->n_files - 1, &number, err);
-        if (st == FL_NOT_FOUND) st = fl_fail(err, FL_CORRUPT, "%s: split.no is missing, so the file is no part of a split model", file->m.name);
-    }
+    if (st == FL_OK && fields == &part) st = check_part(g, &part, file, err);
     free(part.fields);
     for (uint64_t i = 0; st == FL_OK && i < file->n_tensors; i++) st = read_tensor(g, &c);
     if (st != FL_OK) return st;
@@ -339,7 +350,7 @@ static fl_status finish_index(gguf *g, fl_err *err)
 {
     if (g->n_tensors > 0) qsort(g->tensors, g->n_tensors, sizeof *g->tensors, compare_names);
     for (size_t i = 1; i < g->n_tensors; i++)
-        if (strcmp(g->tensors[i - 1].name, g->tensors[i].name) == 0) return fl_fail(err, FL_CORRUPT, "%s: tensor %s is there twice", g->tensors[i].file, g->tensors[i].name);
+        if (strcmp(g->tensors[i - 1].name, g->tensors[i].name) == 0) return fl_fail(err, FL_CORRUPT, "%s: tensor %s is there twice" COPY_OR_CONVERT, g->tensors[i].file, g->tensors[i].name);
     return FL_OK;
 }
 
@@ -417,6 +428,8 @@ static fl_status add_splits(gguf *g, const char *path, fl_err *err)
     if (count <= 1) return FL_OK;
     size_t stem = strlen(path) - (ends_in_gguf(path) ? 5 : 0);
     stem = split_suffix(path, stem, &number, &name_count);
+    if (first != 0 && number == 1)
+        return fl_fail(err, FL_CORRUPT, "%s says that it is part %lld of %lld, its name that it is the first; give the parts their own names back", path, (long long)first + 1, (long long)count);
     if (first != 0) return fl_fail(err, FL_INVALID, "%s is part %lld of %lld; name the first part (-00001-of-%05lld.gguf)", path, (long long)first + 1, (long long)count, (long long)count);
     if (number != 1 || name_count != count)
         return fl_fail(err, FL_INVALID, "%s is the first of %lld files, so its name must end in -00001-of-%05lld.gguf and the others must lie beside it", path, (long long)count, (long long)count);
@@ -427,10 +440,12 @@ static fl_status add_splits(gguf *g, const char *path, fl_err *err)
     for (int64_t i = 1; i < count; i++) {
         if (snprintf(part, sizeof part, "%.*s-%05lld-of-%05lld.gguf", (int)stem, path, (long long)i + 1, (long long)count) >= (int)sizeof part)
             return fl_fail(err, FL_INVALID, "gguf: the model's path is too long");
-        if ((st = add_file(g, part, err)) != FL_OK) return st;
+        st = add_file(g, part, err);
+        if (st == FL_NOT_FOUND) return fl_fail(err, st, "there is no %s, part %lld of %lld of the model; put all parts beside the first", part, (long long)i + 1, (long long)count);
+        if (st != FL_OK) return st;
     }
     if (n_tensors >= 0 && (uint64_t)n_tensors != g->n_tensors)
-        return fl_fail(err, FL_CORRUPT, "%s: split.tensors.count is %lld, but the %lld files hold %zu tensors", gguf_name(g), (long long)n_tensors, (long long)count, g->n_tensors);
+        return fl_fail(err, FL_CORRUPT, "%s: split.tensors.count is %lld, but the %lld files hold %zu tensors; copy the parts of one model here again", gguf_name(g), (long long)n_tensors, (long long)count, g->n_tensors);
     return FL_OK;
 }
 

@@ -274,22 +274,32 @@ static void write_part(const char *folder, uint16_t number, uint16_t count, cons
 
 static void split_files_are_one_model(void **state)
 {
-    char folder[] = "/tmp/gguf_test.XXXXXX", first[200], second[200];
+    char folder[] = "/tmp/gguf_test.XXXXXX", first[200], second[200], third[200];
     gguf *g = NULL;
     fl_err err;
     (void)state;
     assert_non_null(mkdtemp(folder));
     snprintf(first, sizeof first, "%s/m-00001-of-00002.gguf", folder);
     snprintf(second, sizeof second, "%s/m-00002-of-00002.gguf", folder);
+    snprintf(third, sizeof third, "%s/other", folder);
     write_part(folder, 0, 2, "a", 2);
     assert_int_equal(gguf_open(&g, first, &err), FL_NOT_FOUND);
-    assert_non_null(strstr(err.text, "m-00002-of-00002.gguf"));
+    assert_non_null(strstr(err.text, "m-00002-of-00002.gguf, part 2 of 2 of the model; put all parts beside the first"));
     write_part(folder, 1, 2, "b", 2);
     assert_int_equal(gguf_open(&g, first, &err), FL_OK);
     assert_true(gguf_tensor_count(g) == 2 && gguf_file_count(g) == 2 && gguf_tensor_find(g, "b") && strcmp(gguf_tensor_find(g, "b")->file, "m-00002-of-00002.gguf") == 0);
     gguf_close(g);
     assert_int_equal(gguf_open(&g, second, &err), FL_INVALID);
     assert_non_null(strstr(err.text, "name the first part"));
+    assert_int_equal(rename(first, third), 0);           /* the two change names */
+    assert_int_equal(rename(second, first), 0);
+    assert_int_equal(rename(third, second), 0);
+    assert_int_equal(gguf_open(&g, first, &err), FL_CORRUPT);
+    assert_non_null(strstr(err.text, "says that it is part 2 of 2, its name that it is the first; give the parts their own names back"));
+    write_part(folder, 0, 2, "a", 2);
+    write_part(folder, 1, 3, "b", 2);
+    assert_int_equal(gguf_open(&g, first, &err), FL_CORRUPT);
+    assert_non_null(strstr(err.text, "the file says that it is part 2 of 3, its name that it is part 2 of 2"));
     write_part(folder, 1, 2, "a", 2);
     assert_int_equal(gguf_open(&g, first, &err), FL_CORRUPT);
     assert_non_null(strstr(err.text, "tensor a is there twice"));
