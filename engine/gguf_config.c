@@ -316,7 +316,10 @@ static void make_generation(maker *m, json_t *out)
     m->out = out;
     snprintf(m->arch, sizeof m->arch, "general.sampling");
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) copy_number(m, numbers[i].key, numbers[i].field);
-    copy_int(m, "top_k", "top_k");
+    int64_t top_k;
+    fl_status st = m->status == FL_OK ? gguf_int(m->g, "general.sampling.top_k", -1, INT32_MAX, &top_k, m->err) : m->status;      /* -1 and 0: all */
+    if (st == FL_OK) set(m, "top_k", json_integer(top_k));
+    else if (st != FL_NOT_FOUND) m->status = st;
     m->out = config;
 }
 

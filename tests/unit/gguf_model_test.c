@@ -407,6 +407,19 @@ static void a_piece_of_a_vocabulary_is_short(void **state)
     refuse(&f, "token 275 of tokenizer.ggml.tokens has 1025 bytes; normal ones of up to 1024 are supported");
 }
 
+static void all_tokens_are_two_numbers_of_top_k(void **state)
+{
+    static file f;
+    (void)state;
+    for (int32_t top_k = -1; top_k <= 1; top_k++) {
+        load(&f, "llama");
+        add_scalar(&f, "general.sampling.top_k", GGUF_I32, &top_k, sizeof top_k);
+        json_t *report = accept(&f);
+        assert_int_equal(json_integer_value(json_object_get(json_object_get(report, "generation"), "top_k")), top_k < 0 ? 0 : top_k);
+        json_decref(report);
+    }
+}
+
 static int make_folder(void **state) { (void)state; return temp_folder_make(folder); }
 static int remove_folder(void **state) { (void)state; return temp_folder_remove(folder); }
 
@@ -418,7 +431,7 @@ int main(void)
         IN_FOLDER(what_goes_with_a_model_is_told_from_one), IN_FOLDER(a_file_that_nobody_can_read_has_one_problem), IN_FOLDER(a_missing_part_is_the_problem),
         IN_FOLDER(a_tensor_that_nothing_computes_with_is_refused), IN_FOLDER(layers_that_guess_further_are_left_out), IN_FOLDER(a_factor_without_a_type_stretches_linearly),
         IN_FOLDER(an_end_that_is_no_token_is_refused), IN_FOLDER(minus_one_stands_for_no_token), IN_FOLDER(an_end_by_its_name_may_be_user_defined),
-        IN_FOLDER(a_padding_token_that_is_not_there_leaves_chats_alone), IN_FOLDER(what_a_vocabulary_leaves_open_is_noted), IN_FOLDER(a_piece_of_a_vocabulary_is_short),
+        IN_FOLDER(a_padding_token_that_is_not_there_leaves_chats_alone), IN_FOLDER(what_a_vocabulary_leaves_open_is_noted), IN_FOLDER(a_piece_of_a_vocabulary_is_short), IN_FOLDER(all_tokens_are_two_numbers_of_top_k),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,6 +127,7 @@ static void shape_that_does_not_fit_its_bytes_is_refused(void **state)
     refuse_json("{\"a\":" ENTRY("F32", "[1.5]", "0", "16") "}", 16, FL_CORRUPT, "no size");
     refuse_json("{\"a\":" ENTRY("F32", "[4294967296,4294967296,1]", "0", "16") "}", 16, FL_CORRUPT, "overflows");
     refuse_json("{\"a\":" ENTRY("F32", "[4611686018427387904]", "0", "0") "}", 0, FL_CORRUPT, "overflows");
+    refuse_json("{\"a\":" ENTRY("F32", "[4611686018427387904,2,0]", "0", "0") "}", 0, FL_CORRUPT, "overflows 63 bits");     /* as what is left of it without the 0 */
     refuse_json("{\"a\":" ENTRY("U8", "[1,1,1,1,1,1,1,1,1]", "0", "1") "}", 1, FL_UNSUPPORTED, "9 dimensions");
 }
 
