@@ -13,14 +13,6 @@
 
 #include "coordinator/coord_state.h"
 
-void worker_run_suspects(coord *c, worker *w, bool runs)
-{
-    if (w->runs_suspects == runs) return;
-    w->runs_suspects = runs;
-    if (runs) c->n_suspect_workers++;
-    else c->n_suspect_workers--;
-}
-
 uint64_t rows_together(const coord *c, worker_id id)
 {
     const worker *w = worker_find(c, id);
@@ -31,11 +23,11 @@ uint64_t rows_together(const coord *c, worker_id id)
     return n;
 }
 
-void worker_ended(coord *c, worker *w, uint64_t n_rows, bool is_stall)
+void worker_ended(worker *w, uint64_t n_rows, bool is_stall)
 {
     if (w->n_ended == 0) w->n_ends += is_stall ? 2 : 1;  /* the first of its leases that comes back */
     w->n_ended += n_rows;
-    if (w->n_ends == 1 && !w->grades) worker_run_suspects(c, w, true);       /* it will hold nothing, so nobody need be kept free */
+    if (w->n_ends == 1 && !w->grades) w->runs_suspects = true;       /* it will hold nothing, so nobody need be kept free */
 }
 
 void row_suspect(coord *c, job *j, row_index row, const lease *by, uint64_t n_together)

@@ -191,6 +191,14 @@ static uint64_t window_of(const worker *w, const job *j)
     return least(credit_of(w, mean), w->window_rows * (mean + 1));
 }
 
+/* Those that run suspects, of this job or another, and could work on this one. */
+static uint64_t count_suspect_workers(const coord *c, const job *j)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < c->n_workers; i++) n += c->workers[i]->runs_suspects && worker_can_serve(c->workers[i], j);
+    return n;
+}
+
 /* Somebody else, whose engine did not end lately, could run the suspect. */
 static bool another_may_run(const coord *c, const worker *w, const job *j, row_index row)
 {
@@ -233,16 +241,16 @@ static void shard_fill_suspects(shard *s, const coord *c, const job *j, const wo
 /* A group of suspects for a worker that holds nothing. True: it got one, or it is kept free for one, and gets nothing else. `is_idle`: there is nothing else for it. */
 static bool grant_suspects(coord *c, worker *w, bool is_idle)
 {
-    if (w->n_leases > 0 && c->n_suspect_workers > 0) return false;
     for (size_t i = 0; i < c->n_open; i++) {
         job *j = c->open[i];
         row_index row;
         if (row_table_queue_count(j->rows, ROW_QUEUE_SUSPECT) == 0 || !is_grantable(j, w) || !worker_has_detok(c, w, j)) continue;
-        if (!is_idle && c->n_suspect_workers > 0 && c->n_suspect_workers >= count_workers(c, j, false) / 2) continue;
+        const uint64_t n_running = count_suspect_workers(c, j);
+        if (n_running > 0 && (w->n_leases > 0 || (!is_idle && n_running >= count_workers(c, j, false) / 2))) continue;
         if (!best_suspect(j, w, &row)) continue;
         bool is_doubtful = row_table_group(j->rows, row) == 1 ? w->n_ends > 0 : w->n_ends > 1 && !is_idle;
         if (is_doubtful && another_may_run(c, w, j, row)) continue;
-        worker_run_suspects(c, w, true);
+        w->runs_suspects = true;
         if (w->n_leases > 0) return true;                /* finishes what it holds first */
         shard s = { .items = c->shard_items };
         shard_fill_suspects(&s, c, j, w, row);
@@ -376,7 +384,7 @@ static bool grant_copy(coord *c, worker *w, job *j)
 
 void grant_worker(coord *c, worker *w)
 {
-    if (w->n_leases == 0) worker_run_suspects(c, w, false);      /* decided anew: there may be no more of them, or none for it */
+    if (w->n_leases == 0) w->runs_suspects = false;      /* decided anew: there may be no more of them, or none for it */
     if (!may_work(c, w) || w->runs_suspects || (!w->grades && grant_suspects(c, w, false))) return;
     for (size_t i = 0; i < c->n_open; i++) {
         job *j = c->open[i];

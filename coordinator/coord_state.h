@@ -112,7 +112,6 @@ struct coord {
     id_map job_of, worker_of, lease_of;
     detok_entry *detoks; size_t n_detoks, detoks_capacity;   /* owned */
     uint64_t next_lease;
-    size_t n_suspect_workers;            /* workers with runs_suspects */
     bool is_draining, drain, is_disk_full;
     char disk_text[480];
     uint64_t fleet_version;              /* counts changes of who may work */
@@ -190,9 +189,8 @@ void result_arrived(coord *c, worker_id worker, const wire_result *m, coord_body
 void row_error_arrived(coord *c, worker_id worker, const wire_row_error *m);
 
 /* coord_blame.c */
-void worker_run_suspects(coord *c, worker *w, bool runs);        /* sets runs_suspects */
 uint64_t rows_together(const coord *c, worker_id id);            /* how many rows the worker's engine had when it ended: what it holds and n_ended */
-void worker_ended(coord *c, worker *w, uint64_t n_rows, bool is_stall);      /* its engine did, or stood still, under these rows of a lease, which is the caller's */
+void worker_ended(worker *w, uint64_t n_rows, bool is_stall);      /* its engine did, or stood still, under these rows of a lease, which is the caller's */
 void row_suspect(coord *c, job *j, row_index row, const lease *by, uint64_t n_together);     /* its group is half of n_together from now on: it leaves all leases but `by`, which is the caller's to settle */
 void row_note_end(coord *c, job *j, row_index row, const worker *w, bool was_alone, wire_str last_words);     /* keeps what was seen; before row_crashed counts it */
 void row_crashed(coord *c, job *j, row_index row);               /* while it ran alone: counts, quarantines after ROW_CRASHES_MAX */

@@ -164,7 +164,6 @@ void worker_gone(coord *c, worker *w)
     memmove(&c->workers[at], &c->workers[at + 1], (c->n_workers - at - 1) * sizeof *c->workers);
     c->n_workers--;
     id_map_remove(&c->worker_of, w->id.v);
-    worker_run_suspects(c, w, false);
     worker_free(w);
     c->must_grant_all = true;
     c->fleet_version++;
@@ -185,7 +184,7 @@ void lease_lost(coord *c, lease *l, bool is_stall)
         row_suspect(c, j, row, l, n_together);
         n_rows++;
     }
-    if (w && is_stall) worker_ended(c, w, n_rows, true);
+    if (w && is_stall) worker_ended(w, n_rows, true);
     j->n_lost++;
     lease_end(c, l);
 }
@@ -337,7 +336,7 @@ static void handback(coord *c, worker_id id, const wire_handback *m)
     lease_id lease_before = l->id;
     bool is_grading = lease_is_grading(l);
     uint64_t n_together = is_end ? rows_together(c, id) : 0;
-    if (is_end && w && n > 0) worker_ended(c, w, n, false);
+    if (is_end && w && n > 0) worker_ended(w, n, false);
     for (uint32_t i = 0; i < n; i++) {
         lease_release_row(c, l, rows[i]);
         if (is_end) row_suspect(c, j, rows[i], l, n_together);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -498,6 +499,44 @@ static void a_killed_engine_hands_its_leases_back_and_comes_again(void **state)
     tear_down(&f);
 }
 
+/* The next engine opens its model by way of a pipe into which nobody writes. */
+static void rows_that_waited_for_an_engine_are_no_suspects(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"};
+    enum { N_FILES = sizeof files / sizeof *files };
+    fleet f;
+    wire_msg m;
+    char folder[] = "/tmp/worker-model-XXXXXX", target[1200], link[64];
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < N_FILES; i++) {
+        snprintf(target, sizeof target, OPS_DIR "/demo_model/%s", files[i]);
+        snprintf(link, sizeof link, "%s/%s", folder, files[i]);
+        assert_int_equal(symlink(target, link), 0);
+    }
+    set_up(&f, (const char *const[]){"--model", folder, NULL});
+    await_beat(&f);
+    snprintf(link, sizeof link, "%s/config.json", folder);
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(mkfifo(link, 0600), 0);
+    pid_t engine = engine_pid(&f, 0), next;
+    kill(engine, SIGKILL);
+    next = engine_pid(&f, engine);
+    grant(&f, 1, 20, 1, 1, &LONG[0]);
+    await_beat(&f);
+    assert_int_equal(f.last_beat.leases.n, 1);
+    kill(next, SIGKILL);
+    expect(&f, &m, WIRE_HANDBACK);
+    assert_int_equal(m.handback.lease, 1);
+    assert_int_equal(m.handback.reason, WIRE_HAND_DRAIN);
+    tear_down(&f);
+    for (int i = 0; i < N_FILES; i++) {
+        snprintf(link, sizeof link, "%s/%s", folder, files[i]);
+        unlink(link);
+    }
+    rmdir(folder);
+}
+
 static void only_a_crash_of_a_row_alone_is_blamed_on_it(void **state)
 {
     (void)state;
@@ -785,6 +824,7 @@ int main(void)
         cmocka_unit_test(a_row_above_this_workers_context_is_handed_back),
         cmocka_unit_test(a_chat_that_this_machine_cannot_render_is_handed_back),
         cmocka_unit_test(a_killed_engine_hands_its_leases_back_and_comes_again),
+        cmocka_unit_test(rows_that_waited_for_an_engine_are_no_suspects),
         cmocka_unit_test(only_a_crash_of_a_row_alone_is_blamed_on_it),
         cmocka_unit_test(revoked_work_stops_and_the_rest_goes_on),
         cmocka_unit_test(a_lease_that_did_not_survive_is_dropped_with_its_results),
