@@ -53,6 +53,20 @@ static inline uint8_t *fixture_detok(size_t *n_bytes)
     return out;
 }
 
+/* What the first worker of a job leaves in its ledger: the id table and what the job is pinned to. Not committed. */
+static inline fl_status fixture_pin(ledger *l, fl_err *err)
+{
+    size_t n_bytes = 0;
+    uint8_t *table = fixture_detok(&n_bytes);
+    const ledger_record detok = { .kind = LEDGER_DETOK, .fingerprint = { FIXTURE_FINGERPRINT, 32 }, .body = { table, n_bytes } };
+    const ledger_record pin = { .kind = LEDGER_PIN, .n_vocab = FIXTURE_VOCAB, .context = 100, .fingerprint = { FIXTURE_FINGERPRINT, 32 },
+                                .numerics = { FIXTURE_NUMERICS, strlen(FIXTURE_NUMERICS) }, .model = { "tiny", 4 } };
+    fl_status st = ledger_append(l, &detok, err);
+    if (st == FL_OK) st = ledger_append(l, &pin, err);
+    free(table);
+    return st;
+}
+
 /* The body of a row's sample: a function of both alone, as a real one. The caller frees it. */
 static inline uint8_t *fixture_result(uint64_t row, uint32_t sample, size_t *n_bytes)
 {

@@ -9,12 +9,7 @@
 #include "kernels/ops.h"
 #include "kernels/quant.h"
 #include "proto/clock.h"
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
+#include "worker/bench_device.h"
 
 static void *must(void *p)
 {
@@ -71,8 +66,7 @@ int main(int argc, char **argv)
                     o->linear(o, y, x, &w, NULL, rows[r]);
                     times[n++] = fl_awake_s() - begin;
                 }
-                qsort(times, (size_t)n, sizeof *times, compare_doubles);
-                double median = times[n / 2], p99 = times[n - 1 - n / 100];
+                double median = bench_percentile(times, n, 0.5), p99 = bench_percentile(times, n, 0.99);
                 if (rows[r] == 1) alone = median;
                 char shape[32];
                 snprintf(shape, sizeof shape, "%dx%d", shapes[s].n_out, shapes[s].n_in);

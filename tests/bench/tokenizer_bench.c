@@ -6,16 +6,11 @@
 #include <string.h>
 #include "engine/tokenizer.h"
 #include "proto/clock.h"
+#include "worker/bench_device.h"
 
 enum { RUNS = 5, TEXT_BYTES_MAX = 64 << 20 };
 
 static double cpu_s(void) { return (double)fl_cpu_us(0) * 1e-6; }
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 static int bench_text(const tokenizer *t, const char *path, char *text)
 {
@@ -33,8 +28,7 @@ static int bench_text(const tokenizer *t, const char *path, char *text)
         took[i] = cpu_s() - begin;
         free(ids);
     }
-    qsort(took, RUNS, sizeof *took, compare_doubles);
-    printf("%-40s %9zu bytes %9zu ids %7.1f MB/s\n", path, n, n_ids, (double)n / 1e6 / took[RUNS / 2]);
+    printf("%-40s %9zu bytes %9zu ids %7.1f MB/s\n", path, n, n_ids, (double)n / 1e6 / bench_percentile(took, RUNS, 0.5));
     return 0;
 }
 

@@ -56,14 +56,7 @@ static int setup(void **unused)
     job_settings settings = { .name = "job.jsonl", .seed = 7 };
     if (spool_open(&the_spool, spool_at, SPOOL_CREATE, &err) != FL_OK) return -1;
     if (job_store_create(&job, the_spool, (job_id){ 1 }, &settings, &(job_draft_options){ .path = job_at }, &report, &err) != FL_OK) return -1;
-    size_t n_bytes = 0;
-    uint8_t *table = fixture_detok(&n_bytes);
-    const ledger_record pin = { .kind = LEDGER_PIN, .n_vocab = FIXTURE_VOCAB, .context = 100, .fingerprint = { FIXTURE_FINGERPRINT, 32 },
-                                .numerics = { FIXTURE_NUMERICS, strlen(FIXTURE_NUMERICS) }, .model = { "tiny", 4 } };
-    const ledger_record detok = { .kind = LEDGER_DETOK, .fingerprint = { FIXTURE_FINGERPRINT, 32 }, .body = { table, n_bytes } };
-    bool good = ledger_append(job->ledger, &pin, &err) == FL_OK && ledger_append(job->ledger, &detok, &err) == FL_OK && ledger_commit(job->ledger, &err) == FL_OK;
-    free(table);
-    return good ? 0 : -1;
+    return fixture_pin(job->ledger, &err) == FL_OK && ledger_commit(job->ledger, &err) == FL_OK ? 0 : -1;
 }
 
 static int teardown(void **unused)

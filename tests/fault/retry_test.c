@@ -118,19 +118,6 @@ static void close_ledger(stored_job *job, ledger_cause cause)
     must(ledger_commit(job->ledger, &err), &err);
 }
 
-static void pin(stored_job *job)
-{
-    fl_err err;
-    size_t n_bytes = 0;
-    uint8_t *table = fixture_detok(&n_bytes);
-    ledger_record r = { .kind = LEDGER_DETOK, .fingerprint = { FIXTURE_FINGERPRINT, 32 }, .body = { table, n_bytes } };
-    must(ledger_append(job->ledger, &r, &err), &err);
-    r = (ledger_record){ .kind = LEDGER_PIN, .n_vocab = FIXTURE_VOCAB, .context = 100, .fingerprint = { FIXTURE_FINGERPRINT, 32 }, .numerics = { FIXTURE_NUMERICS, strlen(FIXTURE_NUMERICS) },
-                         .model = { "tiny", 4 } };
-    must(ledger_append(job->ledger, &r, &err), &err);
-    free(table);
-}
-
 /* Rows of is_failed have a ROW_ERROR, or (cause cancelled) nothing at all. */
 static void make_job(bool (*is_failed)(uint64_t), ledger_cause cause)
 {
@@ -145,7 +132,7 @@ static void make_job(bool (*is_failed)(uint64_t), ledger_cause cause)
     must(journal_job_add(o.journal, the_id, 5, "job.jsonl", &err), &err);
     must(journal_perform(o.journal, &(action){ .type = ACTION_JOB_STATE, .job = the_id, .state = cause == LEDGER_COMPLETED ? JOB_COMPLETED : JOB_CANCELLED }, &err), &err);
     must(journal_commit(o.journal, &err), &err);
-    pin(job);
+    must(fixture_pin(job->ledger, &err), &err);
     add_results(job->ledger, job, is_failed, NULL);
     for (row_index row = { 0 }; cause == LEDGER_COMPLETED && row.v < row_table_n_rows(job->table); row.v++) {
         rows_entry entry;
