@@ -268,7 +268,7 @@ static void raising_template_is_a_row_error_and_the_next_row_works(void **state)
     expect_source("{% for x in %}", HELLO, "!chat template: TemplateSyntaxError: Expected an expression, got 'end of statement block'");
 }
 
-/* Three renders of 5 s each. */
+/* Three renders of 5 s each; under a sanitizer, which does not see the helper, one. */
 static void hanging_template_is_killed_with_one_sentence(void **state)
 {
     (void)state;
@@ -278,8 +278,10 @@ static void hanging_template_is_killed_with_one_sentence(void **state)
     expect(t, hang, "!chat template: rendering took more than 5 s");
     expect(t, HELLO, "ok");
     chat_template_close(t);
+#ifndef __SANITIZE_ADDRESS__
     expect_source("{{ (messages | length + 8) ** (9 ** 9) }}", HELLO, "!chat template: rendering took more than 5 s");     /* one operation that never returns to Python */
     expect_source("{{ 9 ** (9 ** 9) }}", HELLO, "!chat template: rendering took more than 5 s");     /* computed while the template is compiled */
+#endif
 }
 
 static void hungry_template_is_stopped_with_one_sentence(void **state)
