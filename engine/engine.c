@@ -32,7 +32,7 @@ static fl_status open_pools(engine *e, fl_err *err)
     if (st == FL_OK) st = scheduler_open(&e->scheduler, e->o, e->kv, e->states, e->plan.batch_max, e->plan.prefill_budget, err);
     if (st != FL_OK) return st;
     FL_ASSERT(kv_cache_block_bytes(e->kv) * (size_t)n_blocks == e->plan.kv);
-    FL_ASSERT(state_pool_slot_floats(e->states) * sizeof(float) * (size_t)n_slots == e->plan.states);
+    FL_ASSERT(state_pool_bytes(needs.state_layers, needs.delta_floats, needs.conv_floats, n_slots) == e->plan.states);
     if (e->plan.n_padding > 0) {
         if ((st = kv_cache_reserve(e->kv, &e->padding_table, 1, err)) != FL_OK) return st;
         e->padding = (step_padding){ state_pool_take(e->states), e->padding_table.blocks[0] };

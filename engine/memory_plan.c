@@ -73,7 +73,7 @@ fl_status memory_plan_make(memory_plan *out, model *m, ops *o, const engine_opti
     if (o->sample) plan.logits += device_sampler_bytes(plan.n_logit_rows, plan.batch_max + plan.n_padding, c->n_vocab);
     plan.sequence_kv = (uint64_t)kv_blocks_of(plan.context) * block_bytes;
     plan.sequence_state = (uint64_t)caches.state_layers * (caches.delta_floats + caches.conv_floats) * sizeof(float);
-    plan.states = (uint64_t)(plan.batch_max + plan.n_padding) * plan.sequence_state;
+    plan.states = state_pool_bytes(caches.state_layers, caches.delta_floats, caches.conv_floats, plan.batch_max + plan.n_padding);
     plan.reserve = o->is_host ? 0 : DEVICE_RESERVE_BYTES + plan.device_all / 100;
     const uint64_t fixed = device_fixed(&plan) + (uint64_t)plan.n_padding * block_bytes, left = plan.device_free > fixed ? plan.device_free - fixed : 0;
     if ((st = plan_blocks(&plan, options->kv_tokens, (int64_t)(block_bytes / OPS_BLOCK_TOKENS), o->is_host ? (int64_t)KV_DEFAULT_BYTES : (int64_t)left, err)) != FL_OK) return st;

@@ -21,7 +21,7 @@ typedef struct {
     uint64_t weights, ropes;             /* stored weights (on a device, and random ones); rotary tables of a device */
     uint64_t activations, logits, kv, states, reserve;   /* reserve: of a device, for what its libraries and copies of batches take */
     uint64_t device_free, device_all;    /* before any of it was taken, this engine's share of it; 0 on the host */
-    uint64_t sequence_kv, sequence_state;        /* of one sequence of `context` tokens */
+    uint64_t sequence_kv, sequence_state;        /* of one sequence of `context` tokens; gaps between layers' states are in `states` alone */
 } memory_plan;
 
 /* The plan for options' limits (their zeros are defaults; the model is the one already mapped). On a device the default KV pool is all that is left of its memory, or what a full

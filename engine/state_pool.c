@@ -3,14 +3,34 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#define REGION_BYTES 256                 /* where a layer's delta and conv begin: multiples of it */
+_Static_assert(REGION_BYTES % OPS_STATE_ALIGN == 0, "kernels read states in pieces");
+
 struct state_pool {
     ops *o;                              /* borrowed */
     int32_t n_layers, n_slots;
-    size_t delta_floats, conv_floats;
+    size_t delta_floats, conv_floats;    /* of a slot in a layer */
+    size_t delta_bytes, layer_bytes;     /* of all slots: from a layer's delta to its conv, and to the next layer's delta */
     float *pool; size_t pool_bytes;      /* owned, of the device: delta of layer 0, conv of layer 0, delta of layer 1, ... */
     int32_t *free_slots; int32_t n_free; /* owned stack */
     bool *is_taken;                      /* owned [n_slots] */
 };
+
+/* What `floats` of each slot take, with the gap to the next multiple of REGION_BYTES; SIZE_MAX beyond memory. */
+static size_t region_bytes(size_t floats, int32_t n_slots)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(floats, (size_t)n_slots * sizeof(float), &bytes) || bytes > SIZE_MAX - REGION_BYTES) return SIZE_MAX;
+    return (bytes + REGION_BYTES - 1) / REGION_BYTES * REGION_BYTES;
+}
+
+size_t state_pool_bytes(int32_t n_layers, size_t delta_floats, size_t conv_floats, int32_t n_slots)
+{
+    const size_t delta = region_bytes(delta_floats, n_slots), conv = region_bytes(conv_floats, n_slots);
+    size_t bytes;
+    if (delta == SIZE_MAX || conv == SIZE_MAX || __builtin_add_overflow(delta, conv, &bytes) || __builtin_mul_overflow(bytes, (size_t)n_layers, &bytes)) return SIZE_MAX;
+    return bytes;
+}
 
 fl_status state_pool_open(state_pool **out, ops *o, int32_t n_layers, size_t delta_floats, size_t conv_floats, int32_t n_slots, fl_err *err)
 {
@@ -28,8 +48,8 @@ fl_status state_pool_open(state_pool **out, ops *o, int32_t n_layers, size_t del
     for (int32_t i = 0; i < n_slots; i++) pool->free_slots[i] = n_slots - 1 - i;
     pool->n_free = n_slots;
 
-    size_t bytes = (delta_floats + conv_floats) * sizeof(float);
-    if (__builtin_mul_overflow(bytes, (size_t)n_layers, &bytes) || __builtin_mul_overflow(bytes, (size_t)n_slots, &bytes)) {
+    const size_t bytes = state_pool_bytes(n_layers, delta_floats, conv_floats, n_slots);
+    if (bytes == SIZE_MAX) {
         status = fl_fail(err, FL_FULL, "state pool: %d slots are more than memory can address; lower the batch limit", n_slots);
         goto done;
     }
@@ -37,6 +57,8 @@ fl_status state_pool_open(state_pool **out, ops *o, int32_t n_layers, size_t del
     if ((status = o->take(o, &memory, bytes, "the states of sequences; lower --batch", err)) != FL_OK) goto done;
     pool->pool = memory;
     pool->pool_bytes = bytes;
+    pool->delta_bytes = region_bytes(delta_floats, n_slots);
+    pool->layer_bytes = pool->delta_bytes + region_bytes(conv_floats, n_slots);
     *out = pool;
     pool = NULL;
 done:
@@ -77,29 +99,29 @@ size_t state_pool_slot_floats(const state_pool *pool) { return (size_t)pool->n_l
 float *state_pool_delta(const state_pool *pool, int32_t layer)
 {
     FL_ASSERT(layer >= 0 && layer < pool->n_layers);
-    return pool->pool + (size_t)layer * (size_t)pool->n_slots * (pool->delta_floats + pool->conv_floats);
+    return pool->pool + (size_t)layer * (pool->layer_bytes / sizeof(float));
 }
 
 float *state_pool_conv(const state_pool *pool, int32_t layer)
 {
-    return state_pool_delta(pool, layer) + (size_t)pool->n_slots * pool->delta_floats;
+    return state_pool_delta(pool, layer) + pool->delta_bytes / sizeof(float);
 }
 
 /* The host has each layer's delta and conv behind each other, the device each layer's for all slots. */
 void state_pool_copy_out(const state_pool *pool, int32_t slot, float *host)
 {
-    const size_t slot_bytes = (pool->delta_floats + pool->conv_floats) * sizeof(float), layer_bytes = (size_t)pool->n_slots * slot_bytes;
+    const size_t slot_bytes = (pool->delta_floats + pool->conv_floats) * sizeof(float);
     if (pool->n_layers == 0) return;
     const float *delta = state_pool_delta(pool, 0) + (size_t)slot * pool->delta_floats, *conv = state_pool_conv(pool, 0) + (size_t)slot * pool->conv_floats;
-    pool->o->download_rows(pool->o, host, slot_bytes, delta, layer_bytes, pool->delta_floats * sizeof(float), (size_t)pool->n_layers);
-    pool->o->download_rows(pool->o, host + pool->delta_floats, slot_bytes, conv, layer_bytes, pool->conv_floats * sizeof(float), (size_t)pool->n_layers);
+    pool->o->download_rows(pool->o, host, slot_bytes, delta, pool->layer_bytes, pool->delta_floats * sizeof(float), (size_t)pool->n_layers);
+    pool->o->download_rows(pool->o, host + pool->delta_floats, slot_bytes, conv, pool->layer_bytes, pool->conv_floats * sizeof(float), (size_t)pool->n_layers);
 }
 
 void state_pool_copy_in(state_pool *pool, int32_t slot, const float *host)
 {
-    const size_t slot_bytes = (pool->delta_floats + pool->conv_floats) * sizeof(float), layer_bytes = (size_t)pool->n_slots * slot_bytes;
+    const size_t slot_bytes = (pool->delta_floats + pool->conv_floats) * sizeof(float);
     if (pool->n_layers == 0) return;
     float *delta = state_pool_delta(pool, 0) + (size_t)slot * pool->delta_floats, *conv = state_pool_conv(pool, 0) + (size_t)slot * pool->conv_floats;
-    pool->o->upload_rows(pool->o, delta, layer_bytes, host, slot_bytes, pool->delta_floats * sizeof(float), (size_t)pool->n_layers);
-    pool->o->upload_rows(pool->o, conv, layer_bytes, host + pool->delta_floats, slot_bytes, pool->conv_floats * sizeof(float), (size_t)pool->n_layers);
+    pool->o->upload_rows(pool->o, delta, pool->layer_bytes, host, slot_bytes, pool->delta_floats * sizeof(float), (size_t)pool->n_layers);
+    pool->o->upload_rows(pool->o, conv, pool->layer_bytes, host + pool->delta_floats, slot_bytes, pool->conv_floats * sizeof(float), (size_t)pool->n_layers);
 }

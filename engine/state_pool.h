@@ -1,5 +1,6 @@
 /* state_pool.h - the recurrent states of one model's linear-attention layers: a slot holds one sequence's state of all of them.
  * Layout   for each linear layer delta [n_slots, n_v_heads, k_dim, v_dim] and conv [n_slots, conv_width - 1, n_channels], fp32, in the device's memory, taken once at open.
+ *          Each begins at a multiple of 256 bytes, whatever the sizes and the number of slots: kernels read it alike in every batch (ops.h, OPS_STATE_ALIGN).
  * Threads  belongs to the engine thread. */
 #ifndef ENGINE_STATE_POOL_H
 #define ENGINE_STATE_POOL_H
@@ -11,7 +12,10 @@
 
 typedef struct state_pool state_pool;
 
-/* n_layers >= 0 layers, each with delta_floats and conv_floats a slot. `o` is borrowed for life. FL_FULL without memory. */
+/* What a pool takes of the device's memory; SIZE_MAX where no memory can hold it. */
+size_t state_pool_bytes(int32_t n_layers, size_t delta_floats, size_t conv_floats, int32_t n_slots);
+
+/* n_layers >= 0 layers, each with delta_floats and conv_floats a slot. Takes state_pool_bytes. `o` is borrowed for life. FL_FULL without memory. */
 fl_status state_pool_open(state_pool **out, ops *o, int32_t n_layers, size_t delta_floats, size_t conv_floats, int32_t n_slots, fl_err *err);
 void      state_pool_close(state_pool *pool);            /* accepts NULL; every slot must be free */
 

@@ -25,6 +25,8 @@
 #define OPS_CONV_WIDTH_MAX 8             /* conv_silu */
 #define OPS_EXPERTS_MAX 4096             /* moe_route */
 
+#define OPS_STATE_ALIGN 16               /* bytes: where a layer's recurrent states begin in memory */
+
 #define OPS_NOTE_BYTES 240               /* prepare, record_end */
 
 /* How stored weights are encoded. The first three hold a value an element; of the others (kernels/quant.h) a row is blocks of 32 to 256 values. */
@@ -187,12 +189,14 @@ struct ops {
     /* x[r, h, i] *= softplus(g): g = gate[r, h] with gate_per_head, else gate[r, h, i]. gate [n_rows, n_heads] or [n_rows, n_heads * head_dim] */
     void (*softplus_gate)(ops *o, act *x, const float *gate, bool gate_per_head, int32_t n_heads, int32_t head_dim, int32_t n_rows);
     /* y = silu(causal_conv1d(x)) over n_channels with kernel width `width` (w [n_channels, width]); state [slot, width - 1, n_channels] holds the inputs
-     * before the first row (zeros at position 0: the op clears it itself) and is advanced; y may not be x */
+     * before the first row (zeros at position 0: the op clears it itself) and is advanced. It begins at a multiple of OPS_STATE_ALIGN, so that n_channels and width
+     * alone decide how it is read; y may not be x */
     void (*conv_silu)(ops *o, act *y, const act *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width, const ops_batch *b);
     /* Gated delta rule (Yang et al. 2024, arXiv:2412.06464). qkv [n_rows, 2 * n_k_heads * dk + n_v_heads * dv] after conv: q and k are l2-normalized per
      * head (x / sqrt(sum x^2 + 1e-6)), q scaled by dk^-1/2, value head h uses key head h / (n_v_heads / n_k_heads), or h mod n_k_heads with is_tiled; decay = exp(-exp(a_log) *
      * softplus(a + dt_bias)), beta = sigmoid(b); per step S = S * decay; S += k (beta (v - S^T k))^T; out = S^T q. state [slot, n_v_heads, dk, dv] fp32,
-     * cleared by the op at position 0. a, b [n_rows, n_v_heads]; out [n_rows, n_v_heads * dv]. Prefill and decode form. */
+     * cleared by the op at position 0; it begins at a multiple of OPS_STATE_ALIGN, so that dv alone decides how it is read: a form that reads more at a time has
+     * other last bits, and where a state lies must not choose it. a, b [n_rows, n_v_heads]; out [n_rows, n_v_heads * dv]. Prefill and decode form. */
     void (*gated_delta)(ops *o, act *out, const act *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, float *state,
                         int32_t n_k_heads, int32_t n_v_heads, bool is_tiled, int32_t dk, int32_t dv, const ops_batch *b);
     /* x [n_rows, n_heads, dim] = w * x / sqrt(mean(x^2) + eps) * silu(z), head by head, in place */

@@ -39,7 +39,7 @@ static void conv_job(const void *arg, int32_t begin, int32_t end)
 
 static void cpu_conv_silu(ops *o, float *y, const float *x, int32_t x_stride, const weight *w, float *state, int32_t n_channels, int32_t width, const ops_batch *b)
 {
-    FL_ASSERT(width >= 1 && width <= OPS_CONV_WIDTH_MAX && (int64_t)w->n_rows * w->n_cols == (int64_t)n_channels * width);
+    FL_ASSERT(width >= 1 && width <= OPS_CONV_WIDTH_MAX && (int64_t)w->n_rows * w->n_cols == (int64_t)n_channels * width && (uintptr_t)state % OPS_STATE_ALIGN == 0);
     conv_arg a = { y, x, x_stride, w, state, n_channels, width, b };
     cpu_pool_run(((ops_cpu *)o)->pool, (n_channels + LANES - 1) / LANES, (double)(b->n_rows + b->n_seqs) * LANES * (2 * width + 8), conv_job, &a);
 }
@@ -171,7 +171,7 @@ static void delta_job(const void *arg, int32_t begin, int32_t end)
 static void cpu_gated_delta(ops *o, float *out, const float *qkv, const float *a, const float *b_gate, const weight *a_log, const weight *dt_bias, float *state,
                             int32_t n_k_heads, int32_t n_v_heads, bool is_tiled, int32_t dk, int32_t dv, const ops_batch *b)
 {
-    FL_ASSERT(n_k_heads >= 1 && n_v_heads % n_k_heads == 0 && dk >= 1 && dk <= OPS_DELTA_K_MAX && dv >= 1);
+    FL_ASSERT(n_k_heads >= 1 && n_v_heads % n_k_heads == 0 && dk >= 1 && dk <= OPS_DELTA_K_MAX && dv >= 1 && (uintptr_t)state % OPS_STATE_ALIGN == 0);
     FL_ASSERT(a_log->n_rows * a_log->n_cols == n_v_heads && dt_bias->n_rows * dt_bias->n_cols == n_v_heads);
     delta_arg arg = { out, qkv, a, b_gate, a_log, dt_bias, state, n_k_heads, n_v_heads, is_tiled, dk, dv, b->n_seqs >= MANY_SEQS ? LANES : 1, 0, b };
     arg.n_head_items = (n_v_heads + arg.heads_per_item - 1) / arg.heads_per_item;

@@ -3,7 +3,7 @@
  * conv_silu    x rows x_stride apart, y [n_rows, n_channels], w [n_channels, width] fp32, state [slot, width - 1, n_channels] fp32; width 1 .. 8. A sum runs
  *              over taps ascending, in prompts and decode alike. Prompts: one kernel for all outputs, then one that advances the states.
  * gated_delta  qkv [n_rows, 2 n_k_heads dk + n_v_heads dv], a, b [n_rows, n_v_heads] fp32, state [slot, n_v_heads, dk, dv] fp32, out [n_rows, n_v_heads dv];
- *              dk 1 .. 256. A block holds columns of one head's state in registers: warp w has the rows i = w mod 8, a lane 1 or 4 columns (4 where they lie in one 16-byte piece).
+ *              dk 1 .. 256. A block holds columns of one head's state in registers: warp w has the rows i = w mod 8, a lane 1 or 4 columns (4 in decode where dv is a multiple of 4).
  *              seen = decay (S^T k), out = decay (S^T q) + (k q) u with u = beta (v - seen), S = decay S + k u^T; sums over i: a warp's rows
  *              ascending, then the warps ascending.
  * Bits         A row's values come from its own inputs and the state before it, which is kept in fp32: how rows share calls changes nothing.
@@ -148,13 +148,14 @@ template <typename T> static void cuda_conv_silu(ops *table, act *y, const act *
                                                  const ops_batch *b)
 {
     ops_cuda *o = cuda_of(table);
-    FL_ASSERT(width >= 1 && width <= OPS_CONV_WIDTH_MAX && w->type == DTYPE_F32 && (const void *)y != (const void *)x && b->n_rows == o->batch.n_rows);
+    FL_ASSERT(width >= 1 && width <= OPS_CONV_WIDTH_MAX && w->type == DTYPE_F32 && (const void *)y != (const void *)x && (uintptr_t)state % OPS_STATE_ALIGN == 0 &&
+              b->n_rows == o->batch.n_rows);
     const conv_call<T> a = { (T *)y, (const T *)x, (const float *)w->data, state, x_stride, n_channels, width, o->batch };
     int32_t most_rows = 0;
     for (int32_t s = 0; s < b->n_seqs; s++)
         if (b->is_prefill[s] && b->row_begin[s + 1] - b->row_begin[s] > most_rows) most_rows = b->row_begin[s + 1] - b->row_begin[s];
     const size_t word = 4 * sizeof(T);
-    const bool is_even = n_channels % 4 == 0 && x_stride % 4 == 0 && (uintptr_t)x % word == 0 && (uintptr_t)y % word == 0 && (uintptr_t)state % 16 == 0;
+    const bool is_even = n_channels % 4 == 0 && x_stride % 4 == 0 && (uintptr_t)x % word == 0 && (uintptr_t)y % word == 0;
     switch (width) {
     case 1: conv_launch<T, 1, 1>(o, a, most_rows); break;
     case 2: conv_launch<T, 2, 1>(o, a, most_rows); break;
@@ -298,12 +299,12 @@ template <typename T> static void cuda_gated_delta(ops *table, act *out, const a
 {
     ops_cuda *o = cuda_of(table);
     FL_ASSERT(n_k_heads >= 1 && n_v_heads % n_k_heads == 0 && dk >= 1 && dk <= OPS_DELTA_K_MAX && a_log->type == DTYPE_F32 && dt_bias->type == DTYPE_F32 &&
-              b->n_rows == o->batch.n_rows);
+              (uintptr_t)state % OPS_STATE_ALIGN == 0 && b->n_rows == o->batch.n_rows);
     const delta_call<T> call = { (T *)out, (const T *)qkv, a, b_gate, (const float *)a_log->data, (const float *)dt_bias->data, state, n_k_heads, n_v_heads, is_tiled, dk, dv, o->batch };
     /* Few prompts: narrow blocks, so that there are more of them. Many decode rows: wide loads. */
     if (delta_chunk_takes<T>(o, dk, dv)) delta_chunk_run<T>(o, call);
     else delta_runs<T, 1>(o, call, "delta_prefill", o->batch.prefills, o->batch.n_prefills);
-    if (dv % 4 == 0 && (uintptr_t)state % 16 == 0) delta_runs<T, 4>(o, call, "delta_decode", o->batch.decodes, o->batch.n_decodes);
+    if (dv % 4 == 0) delta_runs<T, 4>(o, call, "delta_decode", o->batch.decodes, o->batch.n_decodes);
     else delta_runs<T, 1>(o, call, "delta_decode", o->batch.decodes, o->batch.n_decodes);
 }
 

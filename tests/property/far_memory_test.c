@@ -1,5 +1,6 @@
 /* An engine on a device of its own memory (far_ops.h) gives the bytes of one on the host, for models that use every operation, with preemptions to host memory and back, and takes no
  * memory of the device while it runs. */
+#include <unistd.h>
 #include "engine_rows.h"
 #include "far_ops.h"
 
@@ -39,6 +40,33 @@ static void every_operation_finds_its_memory(void **state)
     check_model(MODELS "odd_llama", 103);
     check_model(MODELS "odd_f8_moe", 100);
     check_model(MODELS "odd_gemma3", 97);
+}
+
+/* 66 values of convolution state: an odd number of slots ends between two pieces of 16 bytes, which operations do not take for a state. */
+static void odd_recurrent_states_begin_alike_in_any_batch(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/far_memory.XXXXXX", path[64], model[80];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    snprintf(model, sizeof model, "random:5:%s", dir);
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs("{\"model_type\":\"qwen3_5_text\",\"hidden_size\":16,\"num_hidden_layers\":4,\"num_attention_heads\":1,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":16,"
+          "\"linear_num_key_heads\":1,\"linear_num_value_heads\":3,\"linear_key_head_dim\":5,\"linear_value_head_dim\":4,\"linear_conv_kernel_dim\":4,\"vocab_size\":101,"
+          "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"eos_token_id\":7}", file);
+    assert_int_equal(fclose(file), 0);
+    make_rows(99, 101);
+    engine_options options = { .model = model, .n_threads = 1, .context_max = CONTEXT, .batch_max = 12, .ops = open_far() };
+    run_rows(&expected, &options, false);
+    options.batch_max = 5;
+    options.kv_tokens = CONTEXT;
+    options.ops = open_far();
+    run_rows(&got, &options, false);
+    check_same("odd recurrent states", &got, &expected);
+    assert_true(got.stats.preemptions > 0);
+    unlink(path);
+    rmdir(dir);
 }
 
 static void default_pool_is_what_the_device_has_left(void **state)
@@ -100,6 +128,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operation_finds_its_memory),
+        cmocka_unit_test(odd_recurrent_states_begin_alike_in_any_batch),
         cmocka_unit_test(failed_kernel_ends_the_engine_before_its_results_are_used),
         cmocka_unit_test(default_pool_is_what_the_device_has_left),
     };

@@ -143,6 +143,33 @@ static void state_slot_goes_to_the_host_and_into_another(void **state)
     state_pool_close(pool);
 }
 
+/* Whether kernels may read a state in wide pieces must not depend on the batch: the last bits do. */
+static void states_of_a_layer_begin_at_whole_pieces_for_any_number_of_slots(void **state)
+{
+    (void)state;
+    fl_err err;
+    for (int32_t n_slots = 1; n_slots <= 9; n_slots++)
+        for (size_t conv = 0; conv <= 67; conv += conv == 6 ? 60 : 1) {
+            state_pool *pool = NULL;
+            const size_t delta = 5 + conv % 3, bytes = state_pool_bytes(4, delta, conv, n_slots);
+            assert_int_equal(state_pool_open(&pool, o, 4, delta, conv, n_slots, &err), FL_OK);
+            const char *begin = (const char *)state_pool_delta(pool, 0), *at = begin;
+            for (int32_t i = 0; i < 4; i++) {
+                const char *delta_at = (const char *)state_pool_delta(pool, i), *conv_at = (const char *)state_pool_conv(pool, i);
+                assert_int_equal((uintptr_t)delta_at % 256, 0);
+                assert_int_equal((uintptr_t)conv_at % 256, 0);
+                assert_true(delta_at >= at && conv_at >= delta_at + (size_t)n_slots * delta * sizeof(float));
+                at = conv_at + (size_t)n_slots * conv * sizeof(float);
+            }
+            assert_true((size_t)(at - begin) <= bytes && bytes - (size_t)(at - begin) < 256);
+            state_pool_close(pool);
+        }
+    assert_true(state_pool_bytes(4, SIZE_MAX / 8, 1, 3) == SIZE_MAX && state_pool_bytes(INT32_MAX, (size_t)1 << 40, 1, 1) == SIZE_MAX);
+    state_pool *none = NULL;
+    assert_int_equal(state_pool_open(&none, o, 4, SIZE_MAX / 8, 1, 3, &err), FL_FULL);
+    assert_null(none);
+}
+
 static int open_ops(void **state) { (void)state; return ops_cpu_open(&o, 1, NULL) == FL_OK ? 0 : -1; }
 static int close_ops(void **state) { (void)state; o->close(o); return 0; }
 
@@ -156,6 +183,7 @@ int main(void)
         cmocka_unit_test(pool_beyond_memory_is_refused),
         cmocka_unit_test(model_without_attention_needs_no_pool),
         cmocka_unit_test(state_slot_goes_to_the_host_and_into_another),
+        cmocka_unit_test(states_of_a_layer_begin_at_whole_pieces_for_any_number_of_slots),
     };
     return cmocka_run_group_tests(tests, open_ops, close_ops);
 }
