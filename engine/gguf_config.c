@@ -269,8 +269,9 @@ static void make_experts(maker *m)
     set(m, "gating", json_string(gate && gate->shape[0] == m->n_heads ? "per-head" : "per-element"));
 }
 
-/* An id that a key names. It must be one of the vocabulary, which without a tokenizer is the embedding's. */
-static void add_end(maker *m, json_t *ids, const char *key)
+/* An id that a key names. eos must be one of the vocabulary, which without a tokenizer is the embedding's; of the others one that is not there is left out, since llama.cpp's converter wrote
+ * CodeLlama's eot into every llama file for a while in 2024. */
+static void add_end(maker *m, json_t *ids, const char *key, bool is_eos)
 {
     fl_err why = { 0 };
     gguf_strings tokens;
@@ -281,8 +282,8 @@ static void add_end(maker *m, json_t *ids, const char *key)
     if (gguf_strings_begin(&tokens, m->g, "tokenizer.ggml.tokens", NULL) == FL_OK) n = (int64_t)tokens.left;
     if (st != FL_OK) m->status = fl_fail(m->err, st, "%s", why.text);
     else if (id == -1 || id == UINT32_MAX) return;       /* stands for none */
-    else if (id >= n) refuse(m, FL_CORRUPT, "key %s is %lld, and there are %lld tokens, so no completion would end; write the key anew or convert the model again", key, (long long)id, (long long)n);
-    else json_array_append_new(ids, json_integer(id));
+    else if (id < n) json_array_append_new(ids, json_integer(id));
+    else if (is_eos) refuse(m, FL_CORRUPT, "key %s is %lld, and there are %lld tokens, so no completion would end; write the key anew or convert the model again", key, (long long)id, (long long)n);
 }
 
 /* Tokens that end a completion: those that keys name, and those that are called so in vocabularies whose keys name one end where the model has several. */
@@ -296,7 +297,7 @@ static void make_ends(maker *m)
     size_t n_types = 0, n;
     const char *text;
     gguf_strings tokens;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) add_end(m, ids, keys[i]);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) add_end(m, ids, keys[i], i == 0);
     if (m->status == FL_OK && gguf_u32_array(m->g, "tokenizer.ggml.token_type", 0, &types, &n_types, NULL) == FL_OK && gguf_strings_begin(&tokens, m->g, "tokenizer.ggml.tokens", NULL) == FL_OK)
         for (size_t id = 0; id < n_types && gguf_strings_next(&tokens, &text, &n); id++)
             for (size_t k = 0; (types[id] == CONTROL || types[id] == USER_DEFINED) && k < sizeof words / sizeof *words; k++) {

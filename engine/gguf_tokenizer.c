@@ -298,15 +298,19 @@ fl_status gguf_tokenizer_make(json_t **out, const gguf *g, fl_err *err)
 
 json_t *gguf_tokenizer_notes(const gguf *g)
 {
+    static const char *const ends[] = { "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id" };
     json_t *notes = json_array();
     const char *text;
     size_t n = 0;
+    int64_t id;
     if (!gguf_find(g, "tokenizer.ggml.model")) return notes;
     const bool is_bytes = gguf_text(g, "tokenizer.ggml.model", &text, &n, NULL) == FL_OK && n == 4 && memcmp(text, "gpt2", 4) == 0;
     if (is_bytes && (gguf_text(g, "tokenizer.ggml.pre", &text, &n, NULL) != FL_OK || n == 0))
         json_array_append_new(notes, json_string("key tokenizer.ggml.pre is missing: texts are cut into words as llama.cpp's `default` does, which may be another way than the model was trained with; convert the model again"));
     if (!gguf_find(g, "tokenizer.ggml.token_type"))
         json_array_append_new(notes, json_string("key tokenizer.ggml.token_type is missing: words such as <|im_start|> in a text or a chat are read letter by letter; convert the model again"));
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (token_named(g, ends[i], &id, &text, &n, NULL) != FL_OK) json_array_append_new(notes, json_sprintf("key %s names no token, so it ends no completion", ends[i]));
     return notes;
 }
 
