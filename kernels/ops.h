@@ -130,7 +130,8 @@ struct ops {
     /* The model's products without bias, to find the fastest kernels for them; results have the same bits without this call, and take longer. Once,
      * after the weights lie on the device and while it has memory for the results of one product, twice. note [OPS_NOTE_BYTES]: a line for the log, or empty. */
     fl_status (*prepare)(ops *o, const ops_product *products, int32_t n, char *note, fl_err *err);
-    /* Take all that calls on batches within `limits` will need, now: none takes memory later, but recordings (replay), which are bounded. Once, after the weights lie on the device. */
+    /* Take all that calls on batches within `limits` will need, now: none takes memory later, but recordings (replay), which are bounded. Once, after the weights lie on the device.
+     * FL_FULL without that memory; FL_UNSUPPORTED for contexts that an operation has no room for at all. Each says what to lower. */
     fl_status (*reserve)(ops *o, const ops_limits *limits, fl_err *err);
     /* Waits for all calls so far. FL_GPU, naming the kernel, when one failed: then the device cannot be used by this process any more. */
     fl_status (*finish)(ops *o, fl_err *err);
