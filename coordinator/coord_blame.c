@@ -4,9 +4,9 @@
  *                                128 ──end──▶ 64 ──done
  *                                             64 ──end──▶ ... 1 ──end, with evidence, twice──▶ quarantined
  *
- * All rows of an engine that ended are suspects. They run in groups (coord_grant.c): rows of one job, at most half as many as were together at the end (row_table_group), on a worker that holds nothing
- * else, so that whatever ends the engine is in the group. A group that finishes has cleared its rows; one that ends an engine halves again. So one bad row among n costs about log2(n) ends, and all others run
- * in batches. Blame is for a row that was alone, as ever. An end that is nobody's fault (SIGKILL) halves as well: then nothing more happens to the groups. */
+ * All rows of an engine that ended are suspects. They run in groups (coord_grant.c): rows of one job, fewer than were together at the end (row_table_group: the largest power of two below that), on a
+ * worker that holds nothing else, so that whatever ends the engine is in the group. A group that finishes has cleared its rows; one that ends an engine halves again. So one bad row among n costs about
+ * log2(n) ends, and all others run in batches. Blame is for a row that was alone, as ever. An end that is nobody's fault (SIGKILL) halves as well: then nothing more happens to the groups. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

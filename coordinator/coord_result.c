@@ -106,6 +106,7 @@ static void commit_result(coord *c, job *j, lease *l, const wire_result *m, cons
     if (!w) return;
     w->n_samples++;
     w->n_ends = 0;
+    w->n_ended = 0;                                      /* what ends its engine from now on is another end */
 }
 
 /* What came cannot be used; its sample is given out again. */

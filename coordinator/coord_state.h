@@ -68,7 +68,7 @@ typedef struct worker {
     uint32_t n_leases, window_rows;
     bool runs_suspects;                  /* gets groups of suspects and nothing else, each when it holds nothing */
     uint32_t n_ends;                     /* of its engine in a row, without a result in between; a standstill counts twice */
-    uint64_t n_ended;                    /* rows that came back so since it was last given something */
+    uint64_t n_ended;                    /* rows that came back so since it was last given something or made a result */
     const job *asked_job; uint32_t asked_pins; bool asked_serves;    /* worker_serves' last answer; asked_job NULL: none */
     job_id *announced; size_t n_announced, announced_capacity;       /* owned; JOB was sent on this connection */
     uint64_t n_samples;
@@ -191,7 +191,7 @@ void row_error_arrived(coord *c, worker_id worker, const wire_row_error *m);
 /* coord_blame.c */
 uint64_t rows_together(const coord *c, worker_id id);            /* how many rows the worker's engine had when it ended: what it holds and n_ended */
 void worker_ended(worker *w, uint64_t n_rows, bool is_stall);      /* its engine did, or stood still, under these rows of a lease, which is the caller's */
-void row_suspect(coord *c, job *j, row_index row, const lease *by, uint64_t n_together);     /* its group is half of n_together from now on: it leaves all leases but `by`, which is the caller's to settle */
+void row_suspect(coord *c, job *j, row_index row, const lease *by, uint64_t n_together);     /* its group is smaller than n_together from now on (row_table_group): it leaves all leases but `by`, which is the caller's to settle */
 void row_note_end(coord *c, job *j, row_index row, const worker *w, bool was_alone, wire_str last_words);     /* keeps what was seen; before row_crashed counts it */
 void row_crashed(coord *c, job *j, row_index row);               /* while it ran alone: counts, quarantines after ROW_CRASHES_MAX */
 

@@ -335,7 +335,7 @@ static void handback(coord *c, worker_id id, const wire_handback *m)
         send_note(c, "worker %016" PRIx64 ": its %s ended: %.*s", id.v, w && w->grades ? "grader" : "engine", (int)(m->text.n < 300 ? m->text.n : 300), m->text.p);
     lease_id lease_before = l->id;
     bool is_grading = lease_is_grading(l);
-    uint64_t n_together = is_end ? rows_together(c, id) : 0;
+    uint64_t n_together = is_blame ? 1 : is_end ? rows_together(c, id) : 0;      /* what is granted while the row crashes alone is in the next engine */
     if (is_end && w && n > 0) worker_ended(w, n, false);
     for (uint32_t i = 0; i < n; i++) {
         lease_release_row(c, l, rows[i]);

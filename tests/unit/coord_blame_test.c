@@ -384,6 +384,50 @@ static void a_hundred_ends_without_blame_pause_the_job(void **state)
     rig_close(&r);
 }
 
+/* Worker 1 holds rows 0 to 4 under leases 10 (rows 0, 1, 2), 11 and 12. */
+static void open_with_three_leases(rig *r)
+{
+    rig_open(r);
+    add_job(r, 5, 1);
+    hello(r, 1);
+    assert_int_equal(grant_of(r, 1).lease, 10);
+    assert_int_equal(grant_of(r, 1).rows.n, 3);
+    assert_int_equal(coord_n_leases(r->c), 3);
+}
+
+static void an_end_behind_a_result_is_another_end(void **state)
+{
+    (void)state;
+    rig r;
+    open_with_three_leases(&r);
+    handback(&r, 1, 10, NULL, 0, WIRE_HAND_ENGINE_ENDED);    /* 11 and 12 came when it had ended: they are in the next engine */
+    hello(&r, 2);
+    wire_grant g = grant_of(&r, 2);
+    assert_int_equal(g.rows.n, 3);
+    assert_int_equal(result(&r, 1, 11, 3, 0), WIRE_COMMITTED);
+    handback(&r, 1, 12, NULL, 0, WIRE_HAND_ENGINE_ENDED);
+    assert_null(find_send(&r, 1, WIRE_GRANT));               /* row 4 was alone: it goes to the other worker */
+    for (uint64_t row = 0; row < 3; row++) assert_int_equal(result(&r, 2, g.lease, row, 0), WIRE_COMMITTED);
+    g = grant_of(&r, 2);
+    assert_int_equal(g.rows.n, 1);
+    assert_int_equal(g.rows.v[0], 4);
+    rig_close(&r);
+}
+
+static void a_row_that_crashed_alone_stays_alone_whatever_was_granted_meanwhile(void **state)
+{
+    (void)state;
+    rig r;
+    uint64_t crashed = 0;
+    open_with_three_leases(&r);
+    handback(&r, 1, 10, &crashed, 1, WIRE_HAND_ENGINE_CRASHED_ALONE);
+    for (uint64_t lease = 10; lease <= 12; lease++) handback(&r, 1, lease, NULL, 0, WIRE_HAND_ENGINE_ENDED);
+    wire_grant g = grant_of(&r, 1);
+    assert_int_equal(g.rows.n, 4);
+    assert_int_equal(g.rows.v[0], 1);
+    rig_close(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +442,8 @@ int main(void)
         cmocka_unit_test(a_bad_row_crashes_alone_on_two_workers),
         cmocka_unit_test(half_of_the_workers_go_on_with_other_rows),
         cmocka_unit_test(suspects_of_two_jobs_run_apart),
+        cmocka_unit_test(an_end_behind_a_result_is_another_end),
+        cmocka_unit_test(a_row_that_crashed_alone_stays_alone_whatever_was_granted_meanwhile),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
