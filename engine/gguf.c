@@ -203,13 +203,11 @@ static fl_status take_dims(cursor *c, tensor *t, uint64_t *n_values)
     if (n_dims > DIMS_MAX) return fl_fail(c->err, FL_CORRUPT, "%s: tensor %s has %u dimensions; up to %d are allowed" COPY_OR_CONVERT, t->file, t->name, n_dims, DIMS_MAX);
     t->n_dims = n_dims == 0 ? 1 : (int32_t)n_dims;       /* a scalar is one value */
     t->shape[0] = 1;
-    uint64_t extent = 1;                                 /* of the dimensions that are not 0: nobody's product of some of them overflows */
-    *n_values = 1;
+    uint64_t extent = *n_values = 1;
     for (uint32_t i = 0; i < n_dims; i++) {
         uint64_t dim;
         if ((st = take_u64(c, &dim, t->name)) != FL_OK) return st;
-        *n_values *= dim;
-        if (dim > INT64_MAX || __builtin_mul_overflow(extent, dim > 0 ? dim : 1, &extent) || extent > INT64_MAX)
+        if (!tensor_add_dim(dim, n_values, &extent))
             return fl_fail(c->err, FL_CORRUPT, "%s: the shape of tensor %s overflows 63 bits at dimension %u of %llu" COPY_OR_CONVERT, t->file, t->name, i, (unsigned long long)dim);
         t->shape[n_dims - 1 - i] = (int64_t)dim;
     }

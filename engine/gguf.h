@@ -64,6 +64,7 @@ fl_status gguf_int(const gguf *g, const char *key, int64_t lo, int64_t hi, int64
 fl_status gguf_number(const gguf *g, const char *key, double *out, fl_err *err);
 fl_status gguf_flag(const gguf *g, const char *key, bool *out, fl_err *err);
 fl_status gguf_text(const gguf *g, const char *key, const char **text, size_t *n_bytes, fl_err *err);
+bool      gguf_text_is(const gguf *g, const char *key, const char *wanted);      /* the key is a text, and this one */
 
 /* An array of bools or of whole numbers of any width as u32; each must be 0 .. 2^32 - 1, and there must be n_want of them unless that is 0. *out [*n] is malloc'ed, the caller frees. */
 fl_status gguf_u32_array(const gguf *g, const char *key, size_t n_want, uint32_t **out, size_t *n, fl_err *err);

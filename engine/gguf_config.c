@@ -360,13 +360,6 @@ static void finish(maker *m, model_config *c)
     c->linear.is_tiled = c->linear.n_v_heads != c->linear.n_k_heads;
 }
 
-static bool is_text(const gguf *g, const char *key, const char *wanted)
-{
-    const char *text;
-    size_t n;
-    return gguf_text(g, key, &text, &n, NULL) == FL_OK && strlen(wanted) == n && memcmp(text, wanted, n) == 0;
-}
-
 /* Files that go with a model and are none. */
 static fl_status refuse_beside(maker *m)
 {
@@ -376,7 +369,7 @@ static fl_status refuse_beside(maker *m)
         { "imatrix", "imatrix", "an importance matrix, which only quantizing needs; name the file of a model" },
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (is_text(m->g, "general.type", kinds[i].type) || is_text(m->g, "general.architecture", kinds[i].architecture))
+        if (gguf_text_is(m->g, "general.type", kinds[i].type) || gguf_text_is(m->g, "general.architecture", kinds[i].architecture))
             return fl_fail(m->err, FL_UNSUPPORTED, "%s: the file is %s", gguf_name(m->g), kinds[i].words);
     return FL_OK;
 }
@@ -415,7 +408,7 @@ static bool is_beside(const gguf *g, const char *name, int32_t n_layers)
     static const char *const begins[] = { "cls.", "v.", "mm.", "a." }, *const ends[] = { ".scale", ".input_scale", ".attn_rot_embd.weight" };
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) if (strncmp(name, begins[i], strlen(begins[i])) == 0) return true;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) if (ends_in(name, ends[i])) return true;
-    if (strcmp(name, "rope_freqs.weight") == 0) return is_text(g, "general.architecture", "llama");
+    if (strcmp(name, "rope_freqs.weight") == 0) return gguf_text_is(g, "general.architecture", "llama");
     if (strncmp(name, "blk.", 4) == 0) block = strtol(name + 4, NULL, 10);
     if (block < n_layers || gguf_text(g, "general.architecture", &text, &n, NULL) != FL_OK) return false;
     snprintf(key, sizeof key, "%.*s.nextn_predict_layers", (int)(n < 60 ? n : 60), text);

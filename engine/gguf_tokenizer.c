@@ -8,6 +8,7 @@
 
 /* tokenizer.ggml.token_type */
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
+#define MODEL_KEY "tokenizer.ggml.model"
 enum { PIECE_BYTES_MAX = 1024 };         /* the longest of Gemma's 262,144 has 93 */
 
 typedef struct {
@@ -281,11 +282,10 @@ fl_status gguf_tokenizer_make(json_t **out, const gguf *g, fl_err *err)
     const char *model;
     size_t n;
     vocabulary v = { .g = g };
-    fl_status st = gguf_text(g, "tokenizer.ggml.model", &model, &n, err);
-    const bool is_none = st == FL_OK && ((n == 4 && memcmp(model, "none", 4) == 0) || (n == 8 && memcmp(model, "no_vocab", 8) == 0));
-    if (st == FL_NOT_FOUND || is_none) return fl_fail(err, FL_NOT_FOUND, "%s: the file has no tokenizer (key tokenizer.ggml.model)", gguf_name(g));
+    fl_status st = gguf_text(g, MODEL_KEY, &model, &n, err);
+    if (st == FL_NOT_FOUND || gguf_text_is(g, MODEL_KEY, "none") || gguf_text_is(g, MODEL_KEY, "no_vocab")) return fl_fail(err, FL_NOT_FOUND, "%s: the file has no tokenizer (key tokenizer.ggml.model)", gguf_name(g));
     if (st != FL_OK) return st;
-    const bool is_bytes = n == 4 && memcmp(model, "gpt2", 4) == 0, is_pieces = n == 5 && memcmp(model, "llama", 5) == 0;
+    const bool is_bytes = gguf_text_is(g, MODEL_KEY, "gpt2"), is_pieces = gguf_text_is(g, MODEL_KEY, "llama");
     if (!is_bytes && !is_pieces)
         return fl_fail(err, FL_UNSUPPORTED, "%s: tokenizers of model %.*s (tokenizer.ggml.model) are not supported; gpt2 and llama are", gguf_name(g), (int)(n < 60 ? n : 60), model);
     st = read_vocabulary(&v, err);
@@ -303,9 +303,8 @@ json_t *gguf_tokenizer_notes(const gguf *g)
     const char *text;
     size_t n = 0;
     int64_t id;
-    if (!gguf_find(g, "tokenizer.ggml.model")) return notes;
-    const bool is_bytes = gguf_text(g, "tokenizer.ggml.model", &text, &n, NULL) == FL_OK && n == 4 && memcmp(text, "gpt2", 4) == 0;
-    if (is_bytes && (gguf_text(g, "tokenizer.ggml.pre", &text, &n, NULL) != FL_OK || n == 0))
+    if (!gguf_find(g, MODEL_KEY)) return notes;
+    if (gguf_text_is(g, MODEL_KEY, "gpt2") && (gguf_text(g, "tokenizer.ggml.pre", &text, &n, NULL) != FL_OK || n == 0))
         json_array_append_new(notes, json_string("key tokenizer.ggml.pre is missing: texts are cut into words as llama.cpp's `default` does, which may be another way than the model was trained with; convert the model again"));
     if (!gguf_find(g, "tokenizer.ggml.token_type"))
         json_array_append_new(notes, json_string("key tokenizer.ggml.token_type is missing: words such as <|im_start|> in a text or a chat are read letter by letter; convert the model again"));

@@ -106,6 +106,13 @@ fl_status gguf_text(const gguf *g, const char *key, const char **text, size_t *n
     return FL_OK;
 }
 
+bool gguf_text_is(const gguf *g, const char *key, const char *wanted)
+{
+    const char *text;
+    size_t n;
+    return gguf_text(g, key, &text, &n, NULL) == FL_OK && strlen(wanted) == n && memcmp(text, wanted, n) == 0;
+}
+
 fl_status gguf_u32_array(const gguf *g, const char *key, size_t n_want, uint32_t **out, size_t *n, fl_err *err)
 {
     const gguf_field *f = gguf_find(g, key);

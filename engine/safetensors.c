@@ -39,15 +39,13 @@ static fl_status read_shape(tensor *t, uint64_t *n_values, const json_t *shape, 
     if (json_array_size(shape) > TENSOR_DIMS_MAX)
         return fl_fail(err, FL_UNSUPPORTED, "%s: tensor %s has %zu dimensions; %d are supported", file, t->name, json_array_size(shape), TENSOR_DIMS_MAX);
     t->n_dims = (int32_t)json_array_size(shape);
-    uint64_t extent = 1;                                 /* of the dimensions that are not 0: nobody's product of some of them overflows */
-    *n_values = 1;
+    uint64_t extent = *n_values = 1;
     for (int32_t i = 0; i < t->n_dims; i++) {
         const json_t *dim = json_array_get(shape, (size_t)i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
             return fl_fail(err, FL_CORRUPT, "%s: tensor %s has a dimension that is no size", file, t->name);
         t->shape[i] = json_integer_value(dim);
-        *n_values *= (uint64_t)t->shape[i];
-        if (__builtin_mul_overflow(extent, t->shape[i] > 0 ? (uint64_t)t->shape[i] : 1, &extent) || extent > INT64_MAX)
+        if (!tensor_add_dim((uint64_t)t->shape[i], n_values, &extent))
             return fl_fail(err, FL_CORRUPT, "%s: the shape of tensor %s overflows 63 bits", file, t->name);
     }
     return FL_OK;

@@ -2,6 +2,12 @@
 
 #include "kernels/quant.h"
 
+bool tensor_add_dim(uint64_t dim, uint64_t *n_values, uint64_t *extent)
+{
+    *n_values *= dim;
+    return dim <= INT64_MAX && !__builtin_mul_overflow(*extent, dim > 0 ? dim : 1, extent) && *extent <= INT64_MAX;
+}
+
 /* Index of the first value whose exponent bits are all ones (NaN or infinite), or -1. Runs of 4,096 values are judged by one flag so
  * that the loop over a good tensor has no branch. */
 static int64_t find_bad_16(const uint16_t *v, uint64_t n, uint16_t exponent)

@@ -22,6 +22,9 @@ typedef struct {
     uint64_t n_bytes;
 } tensor;
 
+/* Multiply by one more dimension of a shape. extent: the product of those that are not 0, so that nobody's product of some of them overflows; both begin at 1. False: it is beyond INT64_MAX. */
+bool tensor_add_dim(uint64_t dim, uint64_t *n_values, uint64_t *extent);
+
 /* FL_CORRUPT, naming tensor and index, when a value of a weight, or a scale of its blocks where it is quantized, is NaN or infinite. Reads all of it once. */
 fl_status tensor_check_finite(const tensor *t, fl_err *err);
 

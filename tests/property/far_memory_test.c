@@ -1,8 +1,8 @@
 /* An engine on a device of its own memory (far_ops.h) gives the bytes of one on the host, for models that use every operation, with preemptions to host memory and back, and takes no
  * memory of the device while it runs. */
-#include <unistd.h>
 #include "engine_rows.h"
 #include "far_ops.h"
+#include "random_model.h"
 
 #define MODELS TESTS_DIR "/golden/models/"
 
@@ -46,18 +46,11 @@ static void every_operation_finds_its_memory(void **state)
 static void odd_recurrent_states_begin_alike_in_any_batch(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/far_memory.XXXXXX", path[64], model[80];
-    assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    snprintf(model, sizeof model, "random:5:%s", dir);
-    FILE *file = fopen(path, "we");
-    assert_non_null(file);
-    fputs("{\"model_type\":\"qwen3_5_text\",\"hidden_size\":16,\"num_hidden_layers\":4,\"num_attention_heads\":1,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":16,"
-          "\"linear_num_key_heads\":1,\"linear_num_value_heads\":3,\"linear_key_head_dim\":5,\"linear_value_head_dim\":4,\"linear_conv_kernel_dim\":4,\"vocab_size\":101,"
-          "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"eos_token_id\":7}", file);
-    assert_int_equal(fclose(file), 0);
+    random_model m = random_model_make("{\"model_type\":\"qwen3_5_text\",\"hidden_size\":16,\"num_hidden_layers\":4,\"num_attention_heads\":1,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":16,"
+                                       "\"linear_num_key_heads\":1,\"linear_num_value_heads\":3,\"linear_key_head_dim\":5,\"linear_value_head_dim\":4,\"linear_conv_kernel_dim\":4,\"vocab_size\":101,"
+                                       "\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"eos_token_id\":7}");
     make_rows(99, 101);
-    engine_options options = { .model = model, .n_threads = 1, .context_max = CONTEXT, .batch_max = 12, .ops = open_far() };
+    engine_options options = { .model = m.model, .n_threads = 1, .context_max = CONTEXT, .batch_max = 12, .ops = open_far() };
     run_rows(&expected, &options, false);
     options.batch_max = 5;
     options.kv_tokens = CONTEXT;
@@ -65,8 +58,7 @@ static void odd_recurrent_states_begin_alike_in_any_batch(void **state)
     run_rows(&got, &options, false);
     check_same("odd recurrent states", &got, &expected);
     assert_true(got.stats.preemptions > 0);
-    unlink(path);
-    rmdir(dir);
+    random_model_drop(&m);
 }
 
 static void default_pool_is_what_the_device_has_left(void **state)

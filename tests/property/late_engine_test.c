@@ -1,8 +1,8 @@
 /* The engine one step behind a device that chooses tokens itself (late_ops.h) gives the bytes of the engine on the CPU, which waits for every step: over settings, with preemptions, forks,
  * cancels, rows without numbers, failing devices and any order of calls; and calls that could be replayed are the same calls each time. Prints its seed; TOKENFLEET_TEST_SEED replays another. */
-#include <unistd.h>
 #include "engine_rows.h"
 #include "late_ops.h"
+#include "random_model.h"
 
 #define DEMO OPS_DIR "/demo_model"
 #define MODELS TESTS_DIR "/golden/models/"
@@ -309,15 +309,8 @@ static void step_without_room_runs_in_pieces(void **state)
 static void logits_beyond_their_memory_are_computed_in_pieces(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/late_engine.XXXXXX", path[64], model[80];
-    assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    snprintf(model, sizeof model, "random:5:%s", dir);
-    FILE *file = fopen(path, "we");
-    assert_non_null(file);
-    fputs("{\"model_type\":\"qwen3\",\"hidden_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":1,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":16,"
-          "\"vocab_size\":300000,\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"eos_token_id\":7}", file);
-    assert_int_equal(fclose(file), 0);
+    random_model m = random_model_make("{\"model_type\":\"qwen3\",\"hidden_size\":16,\"num_hidden_layers\":1,\"num_attention_heads\":1,\"num_key_value_heads\":1,\"head_dim\":16,\"intermediate_size\":16,"
+                                       "\"vocab_size\":300000,\"max_position_embeddings\":512,\"rms_norm_eps\":1e-6,\"tie_word_embeddings\":true,\"eos_token_id\":7}");
     make_rows(first_seed + 17, 512);
     for (int i = 0; i < N_REQUESTS; i++) {
         rows[i].n_samples = 1;
@@ -325,7 +318,7 @@ static void logits_beyond_their_memory_are_computed_in_pieces(void **state)
         rows[i].sampling = (sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1, .max_tokens = 1 + i % 2, .n_top = -1, .n_prompt_top = i == 3 ? 2 : -1, .seed = 1, .id_hash = (uint64_t)i };
         for (int32_t k = 0; k < rows[i].n_prompt; k++) rows[i].prompt[k] = between(0, 299999);
     }
-    engine_options options = { .model = model, .n_threads = 1, .context_max = 256, .batch_max = 6, .prefill_budget = 256 };
+    engine_options options = { .model = m.model, .n_threads = 1, .context_max = 256, .batch_max = 6, .prefill_budget = 256 };
     far_ops *far = calloc(1, sizeof *far);               /* random weights are fp32 there, too */
     fl_err err;
     assert_non_null(far);
@@ -333,8 +326,7 @@ static void logits_beyond_their_memory_are_computed_in_pieces(void **state)
     options.ops = &far->table;
     run_rows(&expected, &options, false);
     check_setting("late, a large vocabulary", options, false, false, false);
-    unlink(path);
-    rmdir(dir);
+    random_model_drop(&m);
 }
 
 int main(void)
