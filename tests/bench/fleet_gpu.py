@@ -19,7 +19,6 @@ import os
 import pathlib
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -233,46 +232,34 @@ def soak(settings, folder):
     ended = []
     signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
     jobs, hashes, host, marks, engines, turns, began = soak_jobs(settings, folder), {}, [], [], set(), [], time.monotonic()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        endpoint = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    service = fleet.Service(folder / "spool", n_workers=0)
     devices = [f"cuda:{i}" for i in range(settings.gpus[-1])] if settings.device == "cuda" else ["cpu"]
-    worker = [fleet.WORKER, "--connect", endpoint, "--model", settings.model] + (["--gpu-share", str(settings.gpu_share)] if settings.device == "cuda" else [])
-    processes = [subprocess.Popen([fleet.TOKENFLEET, "coordinator", "--spool", str(folder / "spool"), "--bind", endpoint])]
-    processes += [subprocess.Popen([*worker, "--device", device]) for device in devices]
-    try:
-        with Watch(settings) as watch:
-            while not ended and (time.monotonic() - began < 60 * settings.minutes or len(turns) < len(SOAK_TURNS)):
-                turn = SOAK_TURNS[len(turns) % len(SOAK_TURNS)]
-                is_early = time.monotonic() - began < 20 * settings.minutes or len(turns) < len(SOAK_TURNS)
-                what, out = turn if turn in jobs else MIXED, folder / "out.jsonl"
-                name = fleet.call([fleet.TOKENFLEET, "submit", jobs[what], "--to", endpoint, "--seed", 3]).stdout.strip()
-                if turn == KILL and is_early:
-                    time.sleep(0.5)
-                    for pid in engines_of(processes[1:]):
-                        os.kill(pid, signal.SIGKILL)
-                if turn == FULL and is_early:
-                    done = fleet.call([*worker, "--device", devices[0], "--kv-tokens", 1 << 36], expect=3, timeout=120)
-                    check("lower --kv-tokens" in done.stderr, f"{done.stderr[-500:]}")
-                fleet.call([fleet.TOKENFLEET, "fetch", name, "--to", endpoint, "--out", out, "--force"], timeout=JOB_SECONDS)
-                check(hashes.setdefault(what, fleet.both(out)) == fleet.both(out), f"job {len(turns)} ({turn}) has other bytes than the first of its kind")
-                fleet.call([fleet.TOKENFLEET, "delete", name, "--to", endpoint])
-                engines |= engines_of(processes)
-                host.append(resident_mb([p.pid for p in processes] + [pid for p in processes for pid in fleet.children(p.pid)]))
-                turns.append(turn if is_early or turn in jobs else MIXED)
-                if time.monotonic() - began > 60 * len(marks):
-                    marks.append(host[-1])
-                    print(f"      {time.monotonic() - began:.0f} s, {len(turns)} jobs: " + ", ".join(f"{name} {mb:.0f} MB" for name, mb in host[-1].items()), flush=True)
-        check(all(p.poll() is None for p in processes), "a process of the fleet ended")
-    finally:
-        for process in reversed(processes):
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-        for process in processes:
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    worker = [fleet.WORKER, "--connect", service.endpoint, "--model", settings.model] + (["--gpu-share", str(settings.gpu_share)] if settings.device == "cuda" else [])
+    with service, Watch(settings) as watch:
+        workers = [subprocess.Popen([*worker, "--device", device]) for device in devices]
+        service.processes += workers
+        while not ended and (time.monotonic() - began < 60 * settings.minutes or len(turns) < len(SOAK_TURNS)):
+            turn = SOAK_TURNS[len(turns) % len(SOAK_TURNS)]
+            is_early = time.monotonic() - began < 20 * settings.minutes or len(turns) < len(SOAK_TURNS)
+            what, out = turn if turn in jobs else MIXED, folder / "out.jsonl"
+            name = service.call("submit", jobs[what], "--seed", 3).stdout.strip()
+            if turn == KILL and is_early:
+                time.sleep(0.5)
+                for pid in engines_of(workers):
+                    os.kill(pid, signal.SIGKILL)
+            if turn == FULL and is_early:
+                done = fleet.call([*worker, "--device", devices[0], "--kv-tokens", 1 << 36], expect=3, timeout=120)
+                check("lower --kv-tokens" in done.stderr, f"{done.stderr[-500:]}")
+            service.call("fetch", name, "--out", out, "--force", timeout=JOB_SECONDS)
+            check(hashes.setdefault(what, fleet.both(out)) == fleet.both(out), f"job {len(turns)} ({turn}) has other bytes than the first of its kind")
+            service.call("delete", name)
+            engines |= engines_of(workers)
+            host.append(resident_mb([p.pid for p in service.processes] + [pid for p in service.processes for pid in fleet.children(p.pid)]))
+            turns.append(turn if is_early or turn in jobs else MIXED)
+            if time.monotonic() - began > 60 * len(marks):
+                marks.append(host[-1])
+                print(f"      {time.monotonic() - began:.0f} s, {len(turns)} jobs: " + ", ".join(f"{name} {mb:.0f} MB" for name, mb in host[-1].items()), flush=True)
+        check(all(p.poll() is None for p in service.processes), "a process of the fleet ended")
     n_kills = turns.count(KILL)
     check(len(engines) <= len(devices) * (1 + n_kills), f"{len(engines)} engines were started for {len(devices)} workers and {n_kills} kills")
     memory = {name: [sample.get(name, 0) for sample in host] for name in host[-1]} | {f"GPU {gpu}": [s[3] for s in watch.samples if s[1] == gpu] for gpu in range(len(devices)) if watch.has_gpu}
