@@ -145,10 +145,10 @@ static json_t *hostile_value(mutate_random *r)
     }
 }
 
-/* A value near the old one: sizes that are nearly right get furthest. */
+/* A value near the old one: sizes that are nearly right get furthest. The first and the last wrap, since an earlier mutation may have put them there. */
 static json_t *near_value(const json_t *old, mutate_random *r)
 {
-    json_int_t v = json_integer_value(old), changed[] = { v + 1, v - 1, 2 * (v & 0xffffffff), v / 2, -(v & 0xffffffff), v ^ 1, v & ~(json_int_t)7 };
+    json_int_t v = json_integer_value(old), changed[] = { (json_int_t)((uint64_t)v + 1), (json_int_t)((uint64_t)v - 1), 2 * (v & 0xffffffff), v / 2, -(v & 0xffffffff), v ^ 1, v & ~(json_int_t)7 };
     if (json_is_integer(old)) return json_integer(changed[mutate_below(r, 7)]);
     if (json_is_real(old)) return json_real(json_real_value(old) * (mutate_below(r, 2) ? 1e3 : 1e-3));
     if (json_is_boolean(old)) return json_boolean(!json_is_true(old));
